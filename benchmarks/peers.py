@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import testbed
-from langgraph_takeover.sandbox.docker.client import client
-from langgraph_takeover.sandbox.docker.exec_channel import ExecChannel
+from langgraph_takeover.sandbox.backends.docker import ExecChannel
+from langgraph_takeover.sandbox.docker_client import client
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
 
 _SWEREX_PATH = "opt/swerex"
@@ -28,7 +28,7 @@ _EXPECTED_ANSWER = b"answered\n"
 
 def find_container(owner: str) -> str:
     """The id of an owner's only container."""
-    from langgraph_takeover.sandbox.backends.docker import OWNER_LABEL
+    from langgraph_takeover.sandbox.ownership import OWNER_LABEL
 
     (container,) = client().api.containers(filters={"label": f"{OWNER_LABEL}={owner}"})
     return str(container["Id"])

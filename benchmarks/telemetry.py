@@ -27,6 +27,7 @@ from langchain_core.messages import AIMessage
 
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
 from benchmarks.runtime import DirectModel, time_runtime
+from langgraph_takeover.base.telemetry import start_span
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.telemetry import (
     describe_request,
@@ -34,7 +35,6 @@ from langgraph_takeover.nodes.telemetry import (
     start_chat_span,
     start_tool_span,
 )
-from langgraph_takeover.sandbox.telemetry import start_span
 
 _GOAL = 0.01
 _COMMAND = "date >> log.txt"

@@ -54,7 +54,7 @@ def change_files_command(count: int) -> str:
 @contextlib.contextmanager
 def build_image(base: str, content: dict[str, Path]) -> Iterator[str]:
     """Build an image from `base` with directories of this host at the given paths; removed at the end."""
-    from langgraph_takeover.sandbox.backends.docker import client, require_image
+    from langgraph_takeover.sandbox.docker_client import client, require_image
 
     tag = f"takeover/benchmark-{secrets.token_hex(4)}"
     container = client().containers.create(require_image(base).id, ["true"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand
 from langgraph_takeover.evals.cli.trace_files import (
     SessionAgentOption,
@@ -22,7 +23,6 @@ from langgraph_takeover.evals.cli.trace_files import (
     read_traces,
     select_trace_files,
 )
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.cli.program import (
     PlainApp,
     degrade_output,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE, SingleUseCommand
 from langgraph_takeover.evals.cli.trace_files import WorkspaceOption
 from langgraph_takeover.evals.run.settings.options import NOTES_TIMEOUT_S
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run_app
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ def _write_all(
     timeout_s: float,
     read_timeout_s: float,
 ) -> int:
+    from langgraph_takeover.base.untrusted_input import read_untrusted_file
     from langgraph_takeover.evals.models import build_notes_llm
     from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
     from langgraph_takeover.handoff.records.record import Notes, RecordError, parse_model, write_durably
-    from langgraph_takeover.handoff.text.files import read_untrusted_file
     from langgraph_takeover.nodes.model.errors import ModelError
     from langgraph_takeover.nodes.model.notes import build_ask
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand, is_disk_full
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, report_full_disk, run_app
 
 if TYPE_CHECKING:

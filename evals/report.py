@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import (
     DISK_FULL,
@@ -20,7 +21,6 @@ from langgraph_takeover.evals.cli.runner import (
     is_disk_full,
     make_console,
 )
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run_app
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 
 class ThreadNotFoundError(TakeoverError, LookupError):

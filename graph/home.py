@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, cast, get_args
 
+from langgraph_takeover.base.failures import clean_up
 from langgraph_takeover.graph.checkpoints.inspection import (
     CheckpointInfo,
     describe_checkpoint,
@@ -47,13 +48,7 @@ from langgraph_takeover.sandbox.interface import (
     SandboxSpec,
     SandboxUnavailableError,
 )
-from langgraph_takeover.sandbox.storage.failures import clean_up
-from langgraph_takeover.sandbox.storage.removal import (
-    REMOVED_PREFIX,
-    list_directory,
-    remove_tree,
-    set_aside,
-)
+from langgraph_takeover.sandbox.untrusted_trees import REMOVED_PREFIX, list_directory, remove_tree, set_aside
 
 DATABASE_FILE = "takeover.sqlite"
 ParametersT = ParamSpec("ParametersT")

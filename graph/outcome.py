@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.records.left_out import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.records.record import RecordError, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
@@ -16,9 +17,8 @@ from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason, ToolQuestion
-from langgraph_takeover.sandbox.interface import Frozen
-from langgraph_takeover.sandbox.repository.contents import list_unsaved_files
-from langgraph_takeover.sandbox.repository.patches import LeftOut, Patch, RepositoryError, patch_since
+from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files
+from langgraph_takeover.sandbox.repository import LeftOut, Patch, RepositoryError, patch_since
 
 
 class RunStatus(StrEnum):

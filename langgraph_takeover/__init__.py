@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from langgraph_takeover.base.values import TakeoverError
     from langgraph_takeover.graph.agent import build_agent, build_takeover
     from langgraph_takeover.graph.checkpoints.inspection import CheckpointInfo
     from langgraph_takeover.graph.delivery.delivery import Delivery, deliver
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from langgraph_takeover.handoff.views.names import ViewName
     from langgraph_takeover.nodes.context.agents import Agent
     from langgraph_takeover.nodes.context.settings import Prices
-    from langgraph_takeover.sandbox.interface import SandboxSpec, TakeoverError
+    from langgraph_takeover.sandbox.interface import SandboxSpec
 
 try:
     __version__ = version("langgraph-takeover")

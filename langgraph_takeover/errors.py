@@ -1,5 +1,6 @@
 """Every error that a public function raises. All derive from `TakeoverError` and from the builtin that they are."""
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.evals.models.entries import ModelsFileError
 from langgraph_takeover.evals.models.names import ModelNameError
 from langgraph_takeover.graph.errors import (
@@ -58,10 +59,9 @@ from langgraph_takeover.sandbox.interface import (
     OutOfDiskError,
     SandboxUnavailableError,
     SnapshotCorruptError,
-    TakeoverError,
 )
-from langgraph_takeover.sandbox.repository.patches import RepositoryError
-from langgraph_takeover.sandbox.shell.session import ShellNotStartedError
+from langgraph_takeover.sandbox.repository import RepositoryError
+from langgraph_takeover.sandbox.shell import ShellNotStartedError
 
 __all__ = [
     "ActConflictError",

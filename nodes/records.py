@@ -12,6 +12,7 @@ from typing import Any
 
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.base.telemetry import Attributes, start_span
 from langgraph_takeover.handoff.records.chain import build_parent
 from langgraph_takeover.handoff.records.left_out import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.records.payload import Payload
@@ -31,9 +32,9 @@ from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_co
 from langgraph_takeover.nodes.events import load_changes, load_events, report_progress
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, get_task
+from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files, read_small_files
 from langgraph_takeover.sandbox.interface import Sandbox
-from langgraph_takeover.sandbox.repository.contents import list_unsaved_files, read_small_files
-from langgraph_takeover.sandbox.repository.patches import (
+from langgraph_takeover.sandbox.repository import (
     OpenBase,
     RepositoryError,
     base_directories,
@@ -42,7 +43,6 @@ from langgraph_takeover.sandbox.repository.patches import (
     patch_since,
 )
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
-from langgraph_takeover.sandbox.telemetry import Attributes, start_span
 
 _MAX_NAME_BYTES = 120
 _MAX_BASE_FILES = 2_000

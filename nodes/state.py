@@ -12,12 +12,12 @@ from langgraph.channels import DeltaChannel, EphemeralValue
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.records.record import ExternalSession, TaskBrief
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.handoff.views.team import TurnPass
 from langgraph_takeover.nodes.context.settings import shorten_value
-from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 StopReason = Literal[
     "finished",

@@ -9,10 +9,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.events import Event, Usage
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors
-from langgraph_takeover.sandbox.telemetry import (
+from langgraph_takeover.base.failures import ObserverErrors
+from langgraph_takeover.base.telemetry import (
     IGNORED_SPAN,
     ActiveSpan,
     builds_span,
@@ -20,6 +18,8 @@ from langgraph_takeover.sandbox.telemetry import (
     record_value,
     start_span,
 )
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.trace.events import Event, Usage
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURING_VALUES = ("true", "span_only", "span_and_event")

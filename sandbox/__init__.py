@@ -15,8 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langgraph_takeover.sandbox.storage.failures import end_block
-from langgraph_takeover.sandbox.telemetry import start_span
+from langgraph_takeover.base.failures import end_block
+from langgraph_takeover.base.telemetry import start_span
 
 if TYPE_CHECKING:
     from langgraph_takeover.sandbox.backends.asynchronous import AsyncSandbox
@@ -69,10 +69,10 @@ def start(spec: SandboxSpec) -> Sandbox:
         ...     sandbox.run("git status --short", timeout_s=10).output
         ''
     """
+    from langgraph_takeover.sandbox import ownership
     from langgraph_takeover.sandbox.backends.base import BackendSandbox
-    from langgraph_takeover.sandbox.storage import host_directories
 
-    with host_directories.translate_disk_errors():
+    with ownership.translate_disk_errors():
         backend = _load_backend(spec.backend).start(spec)
         return BackendSandbox(backend, shell_init=spec.shell_init, directories=_list_volumes(spec))
 
@@ -81,7 +81,7 @@ def _list_volumes(spec: SandboxSpec) -> tuple[str, ...]:
     """The directories that an image declares as volumes, which its layers need not have."""
     if spec.image is None:
         return ()
-    from langgraph_takeover.sandbox.docker.client import require_image
+    from langgraph_takeover.sandbox.docker_client import require_image
 
     return tuple(require_image(spec.image).attrs["Config"].get("Volumes") or ())
 
@@ -99,13 +99,13 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
         ...     sandbox.run("git diff --name-only", timeout_s=10).output
         'galley/wrap.py\\n'
     """
+    from langgraph_takeover.sandbox import ownership
     from langgraph_takeover.sandbox.backends.base import BackendSandbox, describe_snapshot
-    from langgraph_takeover.sandbox.shell.state import parse_state
-    from langgraph_takeover.sandbox.storage import host_directories
+    from langgraph_takeover.sandbox.shell_state import parse_state
 
     with (
         start_span("takeover.restore", {"takeover.operation": "restore"}) as span,
-        host_directories.translate_disk_errors(),
+        ownership.translate_disk_errors(),
     ):
         describe_snapshot(span, snapshot, store)
         span.set({"takeover.backend": spec.backend, "takeover.snapshot.backend": snapshot.backend})
@@ -167,13 +167,13 @@ def remove_stale_resources(
         >>> from langgraph_takeover.sandbox import remove_stale_resources
         >>> remove_stale_resources(sandbox_spec.backend, "killed-run")
     """
-    from langgraph_takeover.sandbox.storage.ownership import is_owner
+    from langgraph_takeover.sandbox.ownership import is_owner
 
     for owner in owners:
         if not is_owner(owner):
             raise ValueError(f"not the name of a run: {owner!r:.60}")
     if backend == "docker":
-        from langgraph_takeover.sandbox.gc.docker import remove_owned
+        from langgraph_takeover.sandbox.gc import remove_owned
 
         remove_owned(owners, kept_images)
     else:

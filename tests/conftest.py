@@ -180,8 +180,8 @@ def fill_disk(disk: Path) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def _sandbox_home() -> Iterator[None]:
     """Separate the host directories of sandboxes from the user's own, and remove them at the end."""
-    from langgraph_takeover.sandbox.storage.host_directories import ROOT_VARIABLE
-    from langgraph_takeover.sandbox.storage.removal import remove_tree
+    from langgraph_takeover.sandbox.ownership import ROOT_VARIABLE
+    from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
     directory = Path(tempfile.mkdtemp(prefix="takeover-tests-", dir="/var/tmp"))
     directory.chmod(0o711)
@@ -204,7 +204,7 @@ def base_image() -> str:
     """An image with bash, git and Python on the local daemon; one process builds it if it is missing."""
     from docker.errors import ImageNotFound
 
-    from langgraph_takeover.sandbox.backends.docker import client
+    from langgraph_takeover.sandbox.docker_client import client
     from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
     with Path(tempfile.gettempdir(), "takeover-tests-base-image.lock").open("ab") as lock:

@@ -298,7 +298,7 @@ def audit_case(case: CrashCase) -> None:
 
 def build_image(base: Path, name: str) -> None:
     """Build the image of that repository on a base with bash, git and Python."""
-    from langgraph_takeover.sandbox.docker.client import client, require_image
+    from langgraph_takeover.sandbox.docker_client import client, require_image
 
     container = client().containers.create(require_image(IMAGE).id, ["true"])
     try:
@@ -319,19 +319,21 @@ def _set_root_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def remove_image(name: str) -> None:
-    from langgraph_takeover.sandbox.docker.client import client
+    from langgraph_takeover.sandbox.docker_client import client
 
     client().images.remove(name, force=True)
 
 
 def remove_containers(case: CrashCase) -> None:
     """Write the names of the containers that a run left, and remove them."""
-    from langgraph_takeover.sandbox.gc.docker import list_resources, remove
+    from langgraph_takeover.sandbox.gc import list_docker_resources, remove_objects
 
     # The owner of each thread's sandboxes begins with the name of the case.
-    found = [one for one in list_resources() if one.kind == "container" and one.owner.startswith(case.name)]
+    found = [
+        one for one in list_docker_resources() if one.kind == "container" and one.owner.startswith(case.name)
+    ]
     (case.directory / "containers").write_text("".join(f"{one.name}\n" for one in found))
-    remove(found)
+    remove_objects(found)
 
 
 def create_repository(directory: Path) -> Path:

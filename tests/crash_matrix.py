@@ -28,8 +28,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from langgraph_takeover.sandbox.storage.host_directories import ROOT_VARIABLE
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.ownership import ROOT_VARIABLE
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 from tests import crash_case, postgres
 from tests.crash_case import CrashCase
 

@@ -22,7 +22,7 @@ from tests.test_patterns import _UNITS as _TEXTS
 from tests.test_patterns import measure_call
 
 _PURE = (
-    "handoff/text", "handoff/notes", "handoff/trace", "sandbox/repository/patches.py", "sandbox/shell/printed_state.py",
+    "handoff/text", "handoff/notes", "handoff/trace", "sandbox/repository.py", "sandbox/shell_state.py",
     "handoff/shell/windows.py", "handoff/readers/external/codex_scripts",
 )  # fmt: skip
 _UNITS = (

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.base.failures import ObserverErrors
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.sandbox.cli.program import PlainCommand, drop_unwritable_output
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 if TYPE_CHECKING:
     import typer

@@ -13,7 +13,7 @@ from langgraph_takeover.handoff.records.archive import compute_archive_digest, e
 from langgraph_takeover.handoff.records.record import RECORD_FILE, RecordError, RecordStore
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.snapshots.transfer import open_atomically, translate_storage_errors
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 
 class ArtifactStore:

@@ -12,7 +12,7 @@ from langgraph_takeover.evals.models import parse_model_name
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.run.settings.inputs import digest_path, find_image_id
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.sandbox.storage.removal import walk
+from langgraph_takeover.sandbox.untrusted_trees import walk
 
 _PACKAGES = ("sandbox", "handoff", "nodes", "graph", "evals")
 _DEPENDENCIES = (

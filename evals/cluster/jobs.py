@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from langgraph_takeover import sandbox
+from langgraph_takeover.base.telemetry import flush
 from langgraph_takeover.evals.cluster.artifacts import ArtifactStore
 from langgraph_takeover.evals.cluster.compatibility import Versions, collect_versions, find_difference
 from langgraph_takeover.evals.models import ModelNameError
@@ -33,8 +34,7 @@ from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordError
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.session.snapshots import build_owner_name
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage.removal import list_matches, remove_tree
-from langgraph_takeover.sandbox.telemetry import flush
+from langgraph_takeover.sandbox.untrusted_trees import list_matches, remove_tree
 
 NODE_ERRORS = (SandboxUnavailableError, RecordError, LedgerUnavailableError)
 """Errors of one node that may not occur on another."""

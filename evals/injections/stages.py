@@ -22,7 +22,7 @@ from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox import SandboxManager, start
 from langgraph_takeover.sandbox.interface import FileAccessError, Snapshot
-from langgraph_takeover.sandbox.repository.patches import list_files, patch_since
+from langgraph_takeover.sandbox.repository import list_files, patch_since
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
 

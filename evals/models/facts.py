@@ -8,7 +8,7 @@ from typing import Literal
 
 import yaml
 
-from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.base.values import Frozen
 
 ORACLE_FILE = "oracle.yaml"
 _MIN_MARK_LENGTH = 12

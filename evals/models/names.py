@@ -11,8 +11,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 ORACLE = "builtin:oracle"
 MODEL_NAME_FORMS = "openai:NAME, replay:FILE or builtin:oracle"

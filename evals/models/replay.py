@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.evals.models.names import ModelName, ModelNameError, parse_model_name
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.points.detectors import list_points
@@ -23,7 +24,6 @@ from langgraph_takeover.handoff.readers.workspace import is_below
 from langgraph_takeover.handoff.shell.commands import list_spellings
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, action_indices
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.tasks import Task

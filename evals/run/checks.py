@@ -102,7 +102,7 @@ def _check_continuation(config: RunConfig) -> None:
 
 
 def _check_image(task: Task, config: RunConfig) -> None:
-    from langgraph_takeover.sandbox.backends.docker import require_image
+    from langgraph_takeover.sandbox.docker_client import require_image
 
     image = task.build_spec(config.sandbox, config.run_id, Path()).image
     if image is None:
@@ -132,7 +132,7 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
         if reason is not None:
             raise RunUsageError(f"--sandbox host: {reason} (or use docker or process)")
     if config.sandbox == "docker":
-        from langgraph_takeover.sandbox.backends.docker import client
+        from langgraph_takeover.sandbox.docker_client import client
 
         client()
         if shutil.which("docker") is None:

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args, get_type_hints
 from pydantic import ValidationError
 
 from langgraph_takeover import sandbox
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.checks import check_run
 from langgraph_takeover.evals.run.settings.config import (
@@ -42,7 +43,6 @@ from langgraph_takeover.evals.run.settings.study import (
 )
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks, locate_source
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.nodes.context.options import select_options
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
 

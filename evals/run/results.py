@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.evals.run.journal import (
     JOURNAL_FILE,
     JournalError,
@@ -37,7 +38,6 @@ from langgraph_takeover.evals.run.settings.entries import find_model_difference
 from langgraph_takeover.evals.run.settings.inputs import find_changed_input
 from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.handoff.trace.events import Trace
 
 _RowT = TypeVar("_RowT", bound=Row)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.evals.run.journal import (
     JOURNAL_FILE,
     Journal,
@@ -33,7 +34,6 @@ from langgraph_takeover.evals.run.settings.entries import find_model_difference
 from langgraph_takeover.evals.run.settings.inputs import RunInputs, find_changed_input
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
 _SHARED_SETTINGS = ("prompt", "sandbox", "protocol", "points", "command_timeout_s")

@@ -42,8 +42,8 @@ from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.nodes.context.agents import Agent, Team
 from langgraph_takeover.nodes.context.settings import Settings
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
-from langgraph_takeover.sandbox.storage import host_directories
 
 _OWNER = "studio"
 _MAX_LISTED = 10
@@ -251,7 +251,7 @@ def _build_sandbox_spec(choices: Choices, base: Task | None, backend: BackendNam
     if base is None:
         return _build_own_sandbox_spec(choices, backend)
     # Not in the home directory: the server may watch it for changed source and restart.
-    work = host_directories.ensure_root() / "tasks" / _task_version(base)
+    work = ownership.ensure_root() / "tasks" / _task_version(base)
     if backend != "docker":
         work.mkdir(parents=True, exist_ok=True)
         with (work / ".lock").open("a") as lock:

@@ -11,18 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from langgraph_takeover import sandbox
+from langgraph_takeover.base.telemetry import start_span
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.evals.tasks import Task, TaskSourceError
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.sandbox.interface import (
-    BackendName,
-    FileAccessError,
-    Frozen,
-    Sandbox,
-    SandboxSpec,
-    TakeoverError,
-)
-from langgraph_takeover.sandbox.storage.removal import walk
-from langgraph_takeover.sandbox.telemetry import start_span
+from langgraph_takeover.sandbox.interface import BackendName, FileAccessError, Sandbox, SandboxSpec
+from langgraph_takeover.sandbox.untrusted_trees import walk
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
 EVAL_TIMEOUT_S = 1800
@@ -172,8 +166,8 @@ def _grade_by_harness(
     from swebench.harness import run_evaluation
     from swebench.harness.utils import make_test_spec
 
-    from langgraph_takeover.sandbox.backends.docker import OwnedClient, require_image
-    from langgraph_takeover.sandbox.snapshots.docker_images import without_volumes
+    from langgraph_takeover.sandbox.docker_client import OwnedClient, require_image
+    from langgraph_takeover.sandbox.snapshots.images import without_volumes
 
     # The harness names its container after this id, and removes an existing container of that name.
     run = f"{spec.owner}.{directory.name}"

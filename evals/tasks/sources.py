@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from langgraph_takeover.base.untrusted_input import describe_error, parse_json, read_untrusted_file
 from langgraph_takeover.evals.tasks.task import SUITE, Task, TaskSourceError, read_fields
-from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 BUNDLED = "bundled"
 _MAX_KEYS = 1_000_000

@@ -14,10 +14,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from langgraph_takeover.base.untrusted_input import parse_json
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.prompts import load_prompt
-from langgraph_takeover.sandbox.interface import BackendName, Frozen, SandboxSpec, TakeoverError
-from langgraph_takeover.sandbox.storage.removal import list_matches
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
+from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 SUITE = Path(str(files("langgraph_takeover.evals.tasks") / "suite"))
 _STREAM = "repo.fast-export"

@@ -111,7 +111,7 @@ def _digest_start(task: Task, spec: SandboxSpec) -> str:
     """The digest of the image, or of the repository's history."""
     if spec.image is None:
         return _digest_file(task.stream, task.stream.stat().st_mtime_ns) if task.stream is not None else ""
-    from langgraph_takeover.sandbox.docker.client import require_image
+    from langgraph_takeover.sandbox.docker_client import require_image
 
     return str(require_image(spec.image).id)
 

@@ -20,6 +20,7 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import Connection, make_url
 
+from langgraph_takeover.base.failures import clean_up, run_all
 from langgraph_takeover.graph.checkpoints import checksums
 from langgraph_takeover.graph.checkpoints.checksums import WriteRecorder
 from langgraph_takeover.graph.checkpoints.inspection import (
@@ -37,7 +38,6 @@ from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.handoff.ledger.store import DELETE_THREAD
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
-from langgraph_takeover.sandbox.storage.failures import clean_up, run_all
 
 
 class ThreadedSaver(BaseCheckpointSaver[str]):

@@ -20,11 +20,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from sqlalchemy import make_url
 
+from langgraph_takeover.base.failures import run_all
 from langgraph_takeover.graph.errors import ThreadNotHeldError
 from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
-from langgraph_takeover.sandbox.storage.failures import run_all
 
 Writes = Sequence[tuple[str, Any]]
 Begin = Callable[[Any, Lease], AbstractContextManager[Any]]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 import typer
 from typer import Option
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.graph.cli.external_options import (
     AgentHomeOption,
     print_removal,
@@ -22,7 +23,6 @@ from langgraph_takeover.graph.cli.external_options import (
 )
 from langgraph_takeover.graph.cli.options import UsageError, print_left_out, print_safely
 from langgraph_takeover.graph.cli.records import RecordArgument, find_record
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

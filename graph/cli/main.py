@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Argument, Option
 
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.graph.cli.external_options import AgentHomeOption, list_some
 from langgraph_takeover.graph.cli.handoffs import add_commands
 from langgraph_takeover.graph.cli.options import USER_HOME, report_user_errors
 from langgraph_takeover.graph.cli.records import RecordArgument, find_record
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.cli.program import (
     PlainApp,
     degrade_output,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.base.values import TakeoverError
 
 if TYPE_CHECKING:
     from langgraph_takeover import Outcome
@@ -134,7 +134,7 @@ def choose_sandbox_spec(
     from typing import get_args
 
     from langgraph_takeover.graph.delivery import rollback
-    from langgraph_takeover.sandbox.backends.selection import require_isolated_backend
+    from langgraph_takeover.sandbox.backends.base import require_isolated_backend
     from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 
     if backend is not None and backend not in get_args(BackendName):

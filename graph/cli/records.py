@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Argument
 
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.graph.cli.options import DATABASE_FILE, UsageError, list_homes
-from langgraph_takeover.handoff.text.files import describe_error
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.ledger import Ledger

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.continuation.files import load_known
 from langgraph_takeover.graph.continuation.repository import find_repository, run_git
 from langgraph_takeover.graph.continuation.working_copy import escape_name
@@ -20,9 +21,8 @@ from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff.records.left_out import is_unsaved
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
-from langgraph_takeover.sandbox.interface import Frozen
-from langgraph_takeover.sandbox.repository.patches import MAX_LEFT_OUT
-from langgraph_takeover.sandbox.storage.removal import list_matches, remove_tree, walk
+from langgraph_takeover.sandbox.repository import MAX_LEFT_OUT
+from langgraph_takeover.sandbox.untrusted_trees import list_matches, remove_tree, walk
 
 _PREPARED = ".takeover-apply-"
 _GIT_NAMES = (".git", "git~1")

@@ -11,6 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from langgraph_takeover.base.failures import clean_up
+from langgraph_takeover.base.untrusted_input import read_untrusted_head
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.continuation.files import (
     IMAGES_DIRECTORY,
     NOTES_DIRECTORY,
@@ -54,7 +57,6 @@ from langgraph_takeover.handoff.records.record import (
     TaskBrief,
 )
 from langgraph_takeover.handoff.shell.commands import is_windows_path
-from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.media import read_images
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace, compute_differences
@@ -66,24 +68,19 @@ from langgraph_takeover.nodes.records import (
     read_edited_files,
 )
 from langgraph_takeover.sandbox import remove_stale_resources, restore
+from langgraph_takeover.sandbox.backends.base import make_restore_spec, require_isolated_backend
 from langgraph_takeover.sandbox.backends.checkouts import (
     CHECKOUT_WORKSPACE,
+    TreeEntry,
     TreeSnapshot,
     create_scratch_directory,
+    measure,
     snapshot_tree,
 )
-from langgraph_takeover.sandbox.backends.selection import make_restore_spec, require_isolated_backend
-from langgraph_takeover.sandbox.changes.working_trees import TreeEntry, measure
-from langgraph_takeover.sandbox.interface import BackendName, Frozen, Sandbox, Snapshot
-from langgraph_takeover.sandbox.repository.patches import (
-    MAX_LEFT_OUT,
-    LeftOut,
-    head_commit,
-    list_files,
-)
-from langgraph_takeover.sandbox.snapshots.contents import select_workspace
-from langgraph_takeover.sandbox.storage.failures import clean_up
-from langgraph_takeover.sandbox.storage.removal import list_matches
+from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot
+from langgraph_takeover.sandbox.repository import MAX_LEFT_OUT, LeftOut, head_commit, list_files
+from langgraph_takeover.sandbox.snapshots.transfer import select_workspace
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 _STALE_S = 24 * 3600
 _LARGE_BYTES = 100 * 1000**2

@@ -15,13 +15,13 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from langgraph_takeover.base.untrusted_input import describe_error, read_untrusted_file
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff.records.record import HandoffRecord, is_valid_id, to_json, write_durably
-from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
-from langgraph_takeover.sandbox.interface import Frozen
-from langgraph_takeover.sandbox.snapshots.content_digests import digest_content
-from langgraph_takeover.sandbox.storage import safe_open
-from langgraph_takeover.sandbox.storage.removal import list_matches, walk
+from langgraph_takeover.sandbox import untrusted_trees
+from langgraph_takeover.sandbox.snapshots.differences import digest_content
+from langgraph_takeover.sandbox.untrusted_trees import list_matches, walk
 
 NOTES_DIRECTORY = ".git/takeover"
 """Where git does not see what a successor reads."""
@@ -313,9 +313,9 @@ def hash_tree(root: Path) -> str:
         mode = info.st_mode
         content = ""
         if stat.S_ISREG(mode):
-            with safe_open.open_safely(root, path) as descriptor:
+            with untrusted_trees.open_safely(root, path) as descriptor:
                 content = digest_content(descriptor).hex()
         elif stat.S_ISLNK(mode):
-            content, mode = os.fsdecode(safe_open.read_link_target(root, path)), stat.S_IFLNK
+            content, mode = os.fsdecode(untrusted_trees.read_link_target(root, path)), stat.S_IFLNK
         digest.update(os.fsencode(f"{path}\0{mode:o}\0{content}\0"))
     return digest.hexdigest()

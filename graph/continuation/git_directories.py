@@ -11,11 +11,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from langgraph_takeover.base.untrusted_input import read_untrusted_head
 from langgraph_takeover.graph.continuation.repository import GIT_TIMEOUT_S, git_environment
 from langgraph_takeover.graph.errors import CaptureError
-from langgraph_takeover.handoff.text.files import read_untrusted_head
-from langgraph_takeover.sandbox.changes.working_trees import Mounts, Part
-from langgraph_takeover.sandbox.storage.removal import list_directory
+from langgraph_takeover.sandbox.backends.checkouts import Mounts, Part
+from langgraph_takeover.sandbox.untrusted_trees import list_directory
 
 _MAX_POINTER_BYTES = 1 << 14
 _MAX_CONFIG_BYTES = 1 << 20

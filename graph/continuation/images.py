@@ -27,7 +27,7 @@ def rebase_record(home: Path, record_id: str, image: str) -> HandoffRecord:
 
     Raises ContinuationError, RecordError, SnapshotCorruptError, SandboxUnavailableError and OutOfDiskError.
     """
-    from langgraph_takeover.sandbox.docker.client import require_image
+    from langgraph_takeover.sandbox.docker_client import require_image
 
     store = RecordStore(home / "records")
     record = store.load(record_id)

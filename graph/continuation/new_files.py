@@ -9,12 +9,12 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from langgraph_takeover.base.failures import clean_up
 from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS, find_agent_directory
 from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX
 from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff.agents.adapter import NativeSession
 from langgraph_takeover.sandbox.interface import OutOfDiskError
-from langgraph_takeover.sandbox.storage.failures import clean_up
 
 
 def list_session_files(agent: str, user_home: Path, session: NativeSession | None) -> dict[Path, str]:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.continuation.files import (
     IMAGES_DIRECTORY,
     NOTES_DIRECTORY,
@@ -49,11 +50,10 @@ from langgraph_takeover.handoff.records.verification import require_changes
 from langgraph_takeover.nodes.context.agent_program import describe_untested_program
 from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
-from langgraph_takeover.sandbox.changes.layer_files import find_file_digest
+from langgraph_takeover.sandbox.changes.change_report import find_file_digest
 from langgraph_takeover.sandbox.changes.layers import LayerLookup, LayerStack
-from langgraph_takeover.sandbox.interface import Frozen
-from langgraph_takeover.sandbox.storage.host_directories import translate_disk_errors
-from langgraph_takeover.sandbox.storage.removal import is_directory, remove_tree
+from langgraph_takeover.sandbox.ownership import translate_disk_errors
+from langgraph_takeover.sandbox.untrusted_trees import is_directory, remove_tree
 
 _MAX_INLINE_CHARS = 200
 _MAX_OWN_CHARS = 80

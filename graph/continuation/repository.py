@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.errors import CaptureError
-from langgraph_takeover.sandbox.interface import Frozen
 
 GIT_TIMEOUT_S = 60
 _OWN_VARIABLES = "GIT_"

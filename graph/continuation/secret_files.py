@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from langgraph_takeover.handoff.records.record import RecordStore
-from langgraph_takeover.sandbox.snapshots.contents import read_contents
+from langgraph_takeover.sandbox.snapshots.transfer import read_contents
 
 _SECRET_FILE = re.compile(
     r"(?:^|/)(?:\.env(?:\.[\w-]+)?|[^/]*\.(?:pem|p12|pfx|key)|id_(?:rsa|ed25519|ecdsa)|\.netrc|\.npmrc)$"

@@ -6,6 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.continuation.files import (
     CreatedDirectory,
     CreatedFile,
@@ -22,8 +23,7 @@ from langgraph_takeover.graph.continuation.files import (
 from langgraph_takeover.graph.continuation.images import is_made_of, list_rebased
 from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
-from langgraph_takeover.sandbox.interface import Frozen
-from langgraph_takeover.sandbox.storage.removal import is_directory, remove_tree, set_aside
+from langgraph_takeover.sandbox.untrusted_trees import is_directory, remove_tree, set_aside
 
 STAGING_SUFFIX = ".partial"
 

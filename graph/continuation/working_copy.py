@@ -10,8 +10,8 @@ from langgraph_takeover.graph.continuation.git_directories import GitDirectories
 from langgraph_takeover.graph.continuation.repository import Repository, list_tracked, read_blob, run_git
 from langgraph_takeover.graph.errors import CaptureError
 from langgraph_takeover.handoff.records.left_out import NOT_SAVED
-from langgraph_takeover.sandbox.changes.working_trees import Listing, Part, list_tree, measure
-from langgraph_takeover.sandbox.repository.patches import LeftOut
+from langgraph_takeover.sandbox.backends.checkouts import Listing, Part, list_tree, measure
+from langgraph_takeover.sandbox.repository import LeftOut
 
 _HISTORY = re.compile(r"\.git/(?:objects|refs|HEAD|index|packed-refs|config|shallow)(?:/|$)|\.git/$")
 _PROBE = "\1"

@@ -14,6 +14,7 @@ from langgraph.types import Command
 from pydantic import ValidationError
 from typing_extensions import Unpack
 
+from langgraph_takeover.base.failures import ObserverErrors, clean_up, get_logger
 from langgraph_takeover.graph.agent import Checkpointer
 from langgraph_takeover.graph.checkpoints.inspection import DELIVERY_METADATA
 from langgraph_takeover.graph.checkpoints.savers import open_saver
@@ -46,8 +47,6 @@ from langgraph_takeover.nodes.delivery.steps import (
     roll_back,
 )
 from langgraph_takeover.sandbox.interface import SandboxSpec
-from langgraph_takeover.sandbox.storage.failures import clean_up
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors, get_logger
 
 _LOG = get_logger(__name__)
 _STEPS: dict[NextStep, Literal["offer", "resend", "alert", "block"]] = {

@@ -15,6 +15,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 from sqlalchemy import Connection
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.agent import build_takeover
 from langgraph_takeover.graph.delivery.offer import renew_offer
 from langgraph_takeover.graph.delivery.rollback import sandbox_spec_for
@@ -30,7 +31,7 @@ from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.records.envelope import Understanding
 from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.nodes.model.errors import PermanentModelError
-from langgraph_takeover.sandbox.interface import Frozen, SandboxSpec
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _CONFIRM_TIMEOUT_S = 3600.0
 _COMMAND_TIMEOUT_S = 600.0

@@ -23,7 +23,7 @@ from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
-from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
+from langgraph_takeover.sandbox.repository import RepositoryError, patch_since
 
 _ROLLBACK_KEY = "rolled_back"
 
@@ -116,7 +116,7 @@ def sandbox_spec_for(record: HandoffRecord, backend: BackendName | None = None) 
 
     Raises RecordError and SandboxUnavailableError.
     """
-    from langgraph_takeover.sandbox.backends.selection import make_restore_spec
+    from langgraph_takeover.sandbox.backends.base import make_restore_spec
 
     return make_restore_spec(record.required_snapshot, backend)
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 from pydantic.json_schema import GenerateJsonSchema
 
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.ledger.leases import MAX_ID_LENGTH, ThreadNameError, check_name
 from langgraph_takeover.handoff.records.envelope import Understanding
 from langgraph_takeover.handoff.text.fence import format_entry
 from langgraph_takeover.handoff.views import VIEWS
-from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 MAX_PAGE_CHARS = 50_000
 MAX_PATCH_CHARS = 200_000

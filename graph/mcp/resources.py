@@ -6,10 +6,10 @@ import bisect
 import json
 from typing import NamedTuple
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.graph.mcp.tools import Participant, parse_uri, render_view
 from langgraph_takeover.handoff.text.fence import format_entry
 from langgraph_takeover.handoff.views import Recipient, display
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 MAX_RESOURCE_BYTES = 500_000
 """A client reads at most 1 MiB of JSON at once."""

@@ -10,6 +10,8 @@ import anyio
 from mcp import MCPError, types
 from mcp.server import Server, ServerRequestContext
 
+from langgraph_takeover.base.failures import get_logger
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.graph.mcp import resources
 from langgraph_takeover.graph.mcp.arguments import build_input_schema, parse_arguments
 from langgraph_takeover.graph.mcp.tools import (
@@ -23,8 +25,6 @@ from langgraph_takeover.graph.mcp.tools import (
 )
 from langgraph_takeover.handoff.text.fence import format_entry
 from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
-from langgraph_takeover.sandbox.interface import TakeoverError
-from langgraph_takeover.sandbox.storage.observers import get_logger
 
 INSTRUCTIONS = (
     "Records hold the unfinished work of other agents. Take part in a handoff: list_records shows what is offered to you, "

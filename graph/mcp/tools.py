@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.outside_agent import accept_offer, complete_work
 from langgraph_takeover.graph.errors import HandoffError
@@ -21,7 +22,7 @@ from langgraph_takeover.handoff.text.fence import format_entry, wrap_in_fence
 from langgraph_takeover.handoff.views import HISTORIES, display, find_view
 from langgraph_takeover.handoff.views.recall import recall_events
 from langgraph_takeover.nodes.context.progress import ProgressCallback
-from langgraph_takeover.sandbox.interface import Frozen, SandboxSpec
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _PREFIX = "takeover://records/"
 RECORD_TEMPLATE = f"{_PREFIX}{{record}}"

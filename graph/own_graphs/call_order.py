@@ -24,6 +24,7 @@ from langgraph.prebuilt.tool_node import ToolRuntime
 from langgraph.runtime import ExecutionInfo
 from langgraph.types import Interrupt
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.errors import EarlierCallError
 from langgraph_takeover.graph.own_graphs.agent_handoffs import is_handoff_tool, read_field
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
@@ -32,7 +33,7 @@ from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.nodes.session.session import ActionResult
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
-from langgraph_takeover.sandbox.interface import FileChange, Frozen, Sandbox
+from langgraph_takeover.sandbox.interface import FileChange, Sandbox
 
 ResultT = TypeVar("ResultT", bound=ActionResult)
 Status = Literal["running", "ended", "interrupted", "failed"]

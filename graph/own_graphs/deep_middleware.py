@@ -14,6 +14,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import JsonValue, ValidationError
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.errors import ActResultError
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
 from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
@@ -21,7 +22,7 @@ from langgraph_takeover.graph.own_graphs.middleware import ModelMessages
 from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.sandbox.interface import FileChange, Frozen, Sandbox, SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxUnavailableError
 
 ToolResult = ToolMessage | Command[Any]
 ResultT = TypeVar("ResultT")

@@ -17,6 +17,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest, ToolRuntime
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from langgraph_takeover.base.failures import get_logger
 from langgraph_takeover.graph.own_graphs.agent_handoffs import (
     is_handoff,
     is_handoff_tool,
@@ -51,7 +52,6 @@ from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.tools.editor import execute_editor
 from langgraph_takeover.nodes.tools.shell import execute_command
 from langgraph_takeover.sandbox.interface import Sandbox
-from langgraph_takeover.sandbox.storage.observers import get_logger
 
 _LOG = get_logger(__name__)
 

@@ -25,7 +25,7 @@ from langgraph_takeover.graph.checkpoints.saver_databases import (
 )
 from langgraph_takeover.graph.errors import UnsupportedSaverError
 from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, acquire, leases
-from langgraph_takeover.sandbox.backends.pools import open_in_thread
+from langgraph_takeover.sandbox.backends.asynchronous import open_in_thread
 
 ResultT = TypeVar("ResultT")
 

@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import (
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.checkpoints.inspection import require_graph, resume_state_id
 from langgraph_takeover.graph.checkpoints.savers import Saver, fork_checkpoint
 from langgraph_takeover.graph.errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
@@ -40,14 +41,8 @@ from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
 from langgraph_takeover.nodes.session.stop_signal import AbortableWork
 from langgraph_takeover.nodes.state import InputError
-from langgraph_takeover.sandbox.backends.pools import run_in_pool
-from langgraph_takeover.sandbox.interface import (
-    FileChange,
-    Frozen,
-    Sandbox,
-    SandboxSpec,
-    Snapshot,
-)
+from langgraph_takeover.sandbox.backends.asynchronous import run_in_pool
+from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec, Snapshot
 
 ResultT = TypeVar("ResultT")
 CHANNEL = "sandbox_state"

@@ -12,6 +12,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ConfigDict, Field
 
+from langgraph_takeover.base.telemetry import bind_context
 from langgraph_takeover.graph.errors import ThreadExistsError
 from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.run import Run
@@ -30,8 +31,7 @@ from langgraph_takeover.nodes.context.settings import (
 )
 from langgraph_takeover.nodes.model.connections.exchange import event_loop
 from langgraph_takeover.sandbox.interface import SandboxSpec
-from langgraph_takeover.sandbox.repository.patches import LeftOut
-from langgraph_takeover.sandbox.telemetry import bind_context
+from langgraph_takeover.sandbox.repository import LeftOut
 
 _POLL_S = 0.2
 _INHERITED_SETTINGS = (

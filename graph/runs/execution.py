@@ -12,6 +12,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
+from langgraph_takeover.base.failures import ObserverErrors
+from langgraph_takeover.base.telemetry import ActiveSpan, builds_span, current_traceparent, start_span
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.graph.agent import Graph
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
 from langgraph_takeover.graph.checkpoints.savers import Saver
@@ -24,9 +27,6 @@ from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, Spending
 from langgraph_takeover.nodes.telemetry import find_model_name, find_provider
-from langgraph_takeover.sandbox.interface import TakeoverError
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors
-from langgraph_takeover.sandbox.telemetry import ActiveSpan, builds_span, current_traceparent, start_span
 
 _TRACEPARENT = "traceparent"
 """Metadata of checkpoints: the span of the run that wrote them."""

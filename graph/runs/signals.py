@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors
+from langgraph_takeover.base.failures import ObserverErrors
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs

@@ -25,8 +25,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.graph.mcp.transports import ConnectionGuard
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 TOKEN_VARIABLE = "TAKEOVER_STUDIO_TOKEN"
 ORIGINS_VARIABLE = "TAKEOVER_STUDIO_ORIGINS"

@@ -30,6 +30,7 @@ from langgraph_sdk.runtime import ServerRuntime
 from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict
 
+from langgraph_takeover.base.failures import run_all
 from langgraph_takeover.graph.agent import Graph, build_agent, build_takeover
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
 from langgraph_takeover.graph.errors import ServedRunError
@@ -45,7 +46,6 @@ from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.interface import SandboxSpec, SnapshotCorruptError
-from langgraph_takeover.sandbox.storage.failures import run_all
 
 AnswerCheck = Callable[[Any], None]
 """Raises, in one line, if an answer to a review is invalid."""

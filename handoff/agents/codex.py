@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.agents.adapter import (
     AgentCommand,
     AgentOutput,
@@ -35,7 +36,6 @@ from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.recorded_run import to_mapping
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _CONFIG = """\
 model = {model}

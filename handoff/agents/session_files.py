@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 TELEMETRY_MARK = '"subtype":"ui_telemetry"'
 """Rows of Qwen Code with this text repeat a call before its result is there."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.agents.adapter import resolve_path
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _LAST = "$"
 _EDITOR_COMMANDS = ("view", "str_replace", "insert", "create", "write", "undo")

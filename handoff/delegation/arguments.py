@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, WithJsonSchema
 
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.records.payload import Mode
-from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 _MAX_REPORTED = 5
 _ENTRY_FIELDS = frozenset(("cmd", "rc", "tail"))

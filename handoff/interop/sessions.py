@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from langgraph_takeover.base.untrusted_input import read_untrusted_head
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.readers.external.session_files import (
@@ -28,7 +29,6 @@ from langgraph_takeover.handoff.shell.commands import (
     list_spellings,
     normalize_path,
 )
-from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.redaction import is_secret_setting
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED
 from langgraph_takeover.handoff.trace.events import Event, Trace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, ValidationError
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.ledger import Ledger, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
@@ -12,7 +13,6 @@ from langgraph_takeover.handoff.records.envelope import Refusal, RefusalKind, Un
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.handoff.records.verification import verify_record
 from langgraph_takeover.handoff.text.fence import format_entry
-from langgraph_takeover.sandbox.interface import Frozen
 
 _MAX_IDLE_PASSES = 4
 _REQUEST_EVENTS = 2

@@ -29,12 +29,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from tenacity import retry, retry_if_exception, stop_after_attempt, stop_after_delay, wait_fixed
 
+from langgraph_takeover.base.failures import get_logger, run_all
+from langgraph_takeover.base.untrusted_input import describe_error
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger.signals import defer_signals
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.handoff.text.versions import describe_other_version
-from langgraph_takeover.sandbox.interface import TakeoverError
-from langgraph_takeover.sandbox.storage.failures import run_all
-from langgraph_takeover.sandbox.storage.observers import get_logger
 
 _LOG = get_logger(__name__)
 BUSY_S = 60.0

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import ValidationError
 from sqlalchemy import Connection, insert, select, update
 
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, repeat_after_loss
 from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError, run_once
 from langgraph_takeover.handoff.ledger.leases import check_name, close_thread, reopen_thread
@@ -25,7 +26,6 @@ from langgraph_takeover.handoff.ledger.store import Ledger, handoffs, transition
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 HandoffState = Literal[
     "prepared",

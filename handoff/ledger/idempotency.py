@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from sqlalchemy import Connection, delete, func, insert, select
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.ledger.store import Ledger, idempotency_keys
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 KEY_LIFETIME_S = 24 * 3600.0
 KEY_LABEL = "idempotency key"

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
 
+from langgraph_takeover.base.failures import get_logger
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, repeat_after_loss
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.ledger.store import Ledger, closed_threads, leases, stops
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.sandbox.interface import TakeoverError
-from langgraph_takeover.sandbox.storage.observers import get_logger
-from langgraph_takeover.sandbox.storage.ownership import current_process_identity, process_state
+from langgraph_takeover.sandbox.ownership import current_process_identity, process_state
 
 _LOGGER = get_logger(__name__)
 _POLL_S = 0.5

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from sqlalchemy import select
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState, list_handoffs
 from langgraph_takeover.handoff.ledger.store import Ledger, transitions
 from langgraph_takeover.handoff.records.envelope import parse_refusal_kind
-from langgraph_takeover.sandbox.interface import Frozen
 
 _ENDED_STATES: tuple[HandoffState, ...] = ("completed", "blocked", "rolled_back")
 UNKNOWN_KIND = "unknown"

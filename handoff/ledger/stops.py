@@ -6,10 +6,10 @@ from typing import Literal
 
 from sqlalchemy import text
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.store import Ledger
-from langgraph_takeover.sandbox.interface import TakeoverError
-from langgraph_takeover.sandbox.storage.ownership import process_state
+from langgraph_takeover.sandbox.ownership import process_state
 
 StopMode = Literal["step", "now"]
 """After the current step, or at once: the running command and the model call in flight are ended and repeated later."""

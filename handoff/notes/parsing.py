@@ -10,6 +10,7 @@ from collections.abc import Collection
 from itertools import islice
 from typing import NamedTuple
 
+from langgraph_takeover.base.untrusted_input import parse_prefix
 from langgraph_takeover.handoff.records.record import Answer, Claim, StatedFields
 from langgraph_takeover.handoff.text import chat_markup
 from langgraph_takeover.handoff.text.note_fields import (
@@ -19,7 +20,6 @@ from langgraph_takeover.handoff.text.note_fields import (
     STATED_FIELDS,
     UNKNOWN,
 )
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_prefix
 
 _MAX_OBJECTS = 50
 _MAX_CLAIMS = 12

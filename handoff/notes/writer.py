@@ -9,6 +9,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff import prompts
 from langgraph_takeover.handoff.notes.contradictions import find_missing_path, list_contradictions
 from langgraph_takeover.handoff.notes.evidence import Evidence
@@ -40,7 +41,6 @@ from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_p
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Usage
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 from langgraph_takeover.handoff.trace.rendering import render_trace
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 _EVENT_CHARS = 4_000
 _MAX_PATCH_CHARS, _MAX_FILES_CHARS, _MAX_OBSERVED_CHARS = 24_000, 6_000, 8_000

@@ -11,6 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from langgraph_takeover.base.untrusted_input import (
+    check_values,
+    describe_error,
+    parse_json,
+    read_untrusted_file,
+)
 from langgraph_takeover.handoff.readers import (
     atif,
     langchain,
@@ -36,12 +42,10 @@ from langgraph_takeover.handoff.readers.openhands import v0 as openhands_v0
 from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace, to_mappings
 from langgraph_takeover.handoff.readers.workspace import is_scratch
-from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.handoff.trace.file_kinds import is_code, is_outside_repository
 from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
-from langgraph_takeover.sandbox.storage.removal import list_matches
-from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 __all__ = [
     "FORMATS",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from langgraph_takeover.base.untrusted_input import parse_document
 from langgraph_takeover.handoff.readers import mini_swe_agent, tool_names
 from langgraph_takeover.handoff.readers.open_calls import CallStep, OpenCalls, match_results
 from langgraph_takeover.handoff.readers.recorded_run import (
@@ -32,7 +33,6 @@ from langgraph_takeover.handoff.trace.atif import (
 )
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, Usage
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 _ATTRIBUTES_CHARS = 100
 """Maximum length of the name or the attributes in an opening tag."""

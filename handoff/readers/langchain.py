@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.recorded_run import (
@@ -22,7 +23,6 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mappings,
 )
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 RawMessage = Mapping[str, Any]
 ToolMessages = Mapping[int, RawMessage]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.readers.inference.actions import infer_changes
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.readers.tool_names import find_unknown_form
@@ -26,7 +27,7 @@ from langgraph_takeover.handoff.trace.file_kinds import (
     mark_new_project,
 )
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
-from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
+from langgraph_takeover.sandbox.interface import FileChange
 
 _NO_SUCH_TOOL = re.compile(
     r"no such tool|unsupported (?:custom tool )?call|not found in registry|unknown tool|tool \S{1,80} (?:not found|does not exist)",

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
@@ -18,7 +19,6 @@ from langgraph_takeover.handoff.readers.recorded_run import (
 )
 from langgraph_takeover.handoff.trace.events import UNREADABLE
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _REFUSAL = re.compile(
     r"Your proposed edit has introduced new syntax error|No replacement was performed|^Usage: |^ERROR: "

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.records.record import (
     NOTES_FILE,
     RECORD_FILE,
@@ -25,7 +26,6 @@ from langgraph_takeover.handoff.records.record import (
     parse_model,
     to_json,
 )
-from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.snapshots import transfer
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.trace.events import FailFastTuple
-from langgraph_takeover.sandbox.interface import Frozen
 
 _MIN_LENGTH, _MAX_LENGTH = 8, 2_000
 _MAX_KEY_LENGTH, _MAX_KEYS = 100, 50

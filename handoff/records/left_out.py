@@ -8,7 +8,7 @@ from langgraph_takeover.handoff.text.fence import format_entry
 from langgraph_takeover.handoff.text.patch_sections import split_patch
 from langgraph_takeover.handoff.trace.events import Event, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_generated, is_outside_repository
-from langgraph_takeover.sandbox.repository.patches import UNRESOLVED, LeftOut, Patch
+from langgraph_takeover.sandbox.repository import UNRESOLVED, LeftOut, Patch
 
 NOT_SEEN = "git ignores it, or sees no difference"
 """The reason for an observed change that a patch does not show."""

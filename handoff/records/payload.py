@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.trace.events import FailFastTuple
-from langgraph_takeover.sandbox.interface import Frozen
 
 Mode = Literal["work", "look"]
 """Whether a child's changes return to its parent, or only its message."""

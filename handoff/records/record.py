@@ -16,22 +16,17 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError
 
+from langgraph_takeover.base.failures import sync_directory
+from langgraph_takeover.base.untrusted_input import describe_error, parse_document, read_untrusted_file
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.payload import Payload
-from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 from langgraph_takeover.handoff.text.versions import describe_other_version
 from langgraph_takeover.handoff.trace.events import Event, FailFastTuple, HandoffPoint, Usage
-from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
-from langgraph_takeover.sandbox.repository.patches import LeftOut
-from langgraph_takeover.sandbox.storage.failures import sync_directory
-from langgraph_takeover.sandbox.storage.removal import (
-    REMOVED_PREFIX,
-    list_matches,
-    remove_tree,
-    set_aside,
-)
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
+from langgraph_takeover.sandbox.interface import Snapshot
+from langgraph_takeover.sandbox.repository import LeftOut
+from langgraph_takeover.sandbox.untrusted_trees import REMOVED_PREFIX, list_matches, remove_tree, set_aside
 
 SCHEMA_VERSION: Final = 10
 """The version of records: no other one is read."""

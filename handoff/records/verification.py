@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
-from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.handoff.text.patch_sections import split_patch
 from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.handoff.trace.events import Event
@@ -21,8 +21,8 @@ from langgraph_takeover.sandbox.interface import (
     SandboxUnavailableError,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since, split_by_file
-from langgraph_takeover.sandbox.snapshots.contents import SnapshotContents, read_contents
+from langgraph_takeover.sandbox.repository import RepositoryError, patch_since, split_by_file
+from langgraph_takeover.sandbox.snapshots.transfer import SnapshotContents, read_contents
 
 _MAX_NAMES = 5
 _UNKNOWN = "?"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from langgraph_takeover.sandbox.repository.patches import split_by_file
+from langgraph_takeover.sandbox.repository import split_by_file
 
 _NAME = r'(?:"((?:[^"\\]|\\.)*)"|(.*?))\t?$'
 _NEW_PATH = re.compile(rf"^(?:\+\+\+ (?!/dev/null)|rename to |copy to ){_NAME}", re.MULTILINE)

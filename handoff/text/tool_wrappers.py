@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
+from langgraph_takeover.base.untrusted_input import parse_json
 
 CODEX_HEADER = re.compile(
     r"(?:(?:Chunk ID: \w{1,16}\n)?"

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.text.fence import neutralize, quote_text
 from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _CALL_START = re.compile(
     r'```|^\{"name"|<(?:editor|shell|bash|sh|execute_bash|str_replace_editor|submit|finish|handoff|recall|function|tool)',

@@ -8,7 +8,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import FailFast, Field
 
-from langgraph_takeover.sandbox.interface import FileChange, Frozen
+from langgraph_takeover.base.values import Frozen
+from langgraph_takeover.sandbox.interface import FileChange
 
 _Value = TypeVar("_Value")
 

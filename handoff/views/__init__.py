@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.handoff.views.common import Recipient
@@ -29,7 +30,6 @@ from langgraph_takeover.handoff.views.single import (
     transcript_history,
     transcript_view,
 )
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 __all__ = [
     "HISTORIES",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from langchain_core.messages import BaseMessage, HumanMessage
 from pydantic import Field
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.chain import render_chain
 from langgraph_takeover.handoff.records.envelope import Envelope
@@ -20,7 +21,6 @@ from langgraph_takeover.handoff.text.fence import (
 )
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
-from langgraph_takeover.sandbox.interface import Frozen
 
 
 class Recipient(Frozen):

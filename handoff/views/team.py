@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from pydantic import Field
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.text.fence import neutralize, quote_text, wrap_in_fence
 from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.conversation import merge_human_messages
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
-from langgraph_takeover.sandbox.interface import Frozen
 
 PassReason = Literal["handoff", "rotation", "supervisor"]
 """A handoff by request, a rotation when turns are used up, or a supervisor's choice."""

@@ -17,11 +17,7 @@ from langgraph_takeover.nodes.records import list_base_directories
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 from langgraph_takeover.nodes.state import AgentState, InputError, build_initial_state
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxUnavailableError
-from langgraph_takeover.sandbox.repository.patches import (
-    RepositoryError,
-    head_commit,
-    patch_since,
-)
+from langgraph_takeover.sandbox.repository import RepositoryError, head_commit, patch_since
 
 
 def begin(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:

@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.base.failures import get_logger
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import Action
@@ -80,7 +81,6 @@ from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
 from langgraph_takeover.nodes.tools.custom import list_extra_tools, list_tool_names
 from langgraph_takeover.nodes.tools.execution import refuse_action
-from langgraph_takeover.sandbox.storage.observers import get_logger
 
 _LOG = get_logger(__name__)
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.agents import find_adapter
-from langgraph_takeover.sandbox.interface import Frozen, ProgramMount, SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec
 from langgraph_takeover.sandbox.isolation.cgroups import available_controllers
-from langgraph_takeover.sandbox.storage.removal import list_matches
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.agents.adapter import AgentAdapter, ProgramFiles

@@ -11,9 +11,9 @@ from langchain_core.tools import BaseTool
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from typing_extensions import TypedDict
 
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.handoff.views.team import PassReason, TurnPass
-from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 
 class UnknownAgentError(TakeoverError, LookupError):

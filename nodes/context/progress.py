@@ -8,8 +8,8 @@ from typing import Required
 
 from typing_extensions import TypedDict
 
+from langgraph_takeover.base.failures import ObserverErrors
 from langgraph_takeover.nodes.context.settings import SettingsError
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 
 class Progress(TypedDict, total=False):

@@ -12,6 +12,7 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.records.payload import Mode
 from langgraph_takeover.handoff.trace.events import PointKind, Usage
@@ -21,8 +22,7 @@ from langgraph_takeover.nodes.context.options import AgentOptions
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
 from langgraph_takeover.nodes.model.tool_schemas import find_tool_problem
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
-from langgraph_takeover.sandbox.repository.patches import LeftOut
+from langgraph_takeover.sandbox.repository import LeftOut
 
 
 class Budget(Frozen):

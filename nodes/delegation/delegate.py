@@ -45,8 +45,7 @@ from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.nodes.tools.execution import refuse_action, run_action
 from langgraph_takeover.sandbox.interface import Sandbox
-from langgraph_takeover.sandbox.repository.merge import MergeConflict, MergeResult, merge
-from langgraph_takeover.sandbox.repository.patches import RepositoryError
+from langgraph_takeover.sandbox.repository import MergeConflict, MergeResult, RepositoryError, merge
 
 _MAX_NAMES = 50
 

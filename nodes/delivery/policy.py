@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from tenacity import RetryCallState, wait_exponential, wait_random
 from typing_extensions import TypedDict
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.ledger import Ledger
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.records.record import HandoffRecord
-from langgraph_takeover.sandbox.interface import Frozen
 
 
 class DeliveryPolicy(Frozen):

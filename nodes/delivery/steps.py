@@ -11,6 +11,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from pydantic import ValidationError
 
+from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState, IllegalTransitionError
 from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
@@ -26,7 +27,7 @@ from langgraph_takeover.nodes.delivery.policy import (
 )
 from langgraph_takeover.nodes.model.calls import ask_with_schema
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.sandbox.interface import Frozen, SandboxUnavailableError, TakeoverError
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 
 class SupervisorRequest(Frozen):

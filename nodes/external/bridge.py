@@ -19,6 +19,7 @@ from typing import Literal
 
 from langchain_core.messages import AIMessage
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.external.apis import (
     MODEL_PATHS,
@@ -45,7 +46,6 @@ from langgraph_takeover.nodes.external.limits import BridgeLimits, TokenBucket
 from langgraph_takeover.nodes.external.side_requests import SideRequests
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.session.external_turn import SideWork
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 RequestKind = Literal["main", "child", "aside"]
 """Of the main conversation, of a subagent, or beside both, such as for a title."""

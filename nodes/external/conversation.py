@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import Runnable
 
+from langgraph_takeover.base.telemetry import bind_context
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.agents.adapter import (
     RESUME_MESSAGE,
@@ -36,7 +37,6 @@ from langgraph_takeover.nodes.model.calls import ask_model
 from langgraph_takeover.nodes.session.external_turn import SideWork
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
-from langgraph_takeover.sandbox.telemetry import bind_context
 
 _START_TIMEOUT_S = 300.0
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import h11
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.text.redaction import is_secret_name
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest
 from langgraph_takeover.nodes.external.limits import BridgeLimits, ByteBudget
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 _POLL_S = 0.25
 

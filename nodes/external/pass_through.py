@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, SecretStr
 
+from langgraph_takeover.base.untrusted_input import parse_document
 from langgraph_takeover.handoff.text.redaction import MIN_SECRET_LENGTH
 from langgraph_takeover.nodes.external.apis import MODEL_PATHS, WIRE_REPLY, Api, WireRequest, parse_reply
 from langgraph_takeover.nodes.external.apis.model_request import build_text_request
@@ -26,7 +27,6 @@ from langgraph_takeover.nodes.model.errors import (
     format_error_line,
 )
 from langgraph_takeover.nodes.model.refusals.overflow import list_texts
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 _PASSED_HEADERS = frozenset(
     {"accept", "content-type", "user-agent", "originator", "session_id", "session-id", "conversation_id"}

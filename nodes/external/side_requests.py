@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from langchain_core.messages import AIMessage
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.external.apis import (
     HttpReply,
@@ -23,7 +24,6 @@ from langgraph_takeover.nodes.external.limits import BridgeLimits
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 SideKind = Literal["child", "aside"]
 _PASSED_STATUSES = (429, 503, 529)

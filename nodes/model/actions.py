@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
 from langgraph_takeover.handoff.trace.events import UNREADABLE
 from langgraph_takeover.nodes.model.markup import (
@@ -28,7 +29,6 @@ from langgraph_takeover.nodes.model.messages.content import (
     is_truncated,
 )
 from langgraph_takeover.nodes.model.usage import replace_surrogates
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 EDITOR_COMMANDS = {
     "view": (),

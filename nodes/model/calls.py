@@ -22,6 +22,7 @@ from tenacity import (
 )
 from tenacity.stop import stop_base
 
+from langgraph_takeover.base.failures import ObserverErrors, get_logger
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.attempts import Attempt, CallCount, RunBlocking, find_api_keys
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
@@ -41,7 +42,6 @@ from langgraph_takeover.nodes.model.messages.turns import complete_turns, repair
 from langgraph_takeover.nodes.model.refusals.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors, get_logger
 
 MODEL_TRIES = 3
 """Default number of attempts of one call."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.model.refusals.overflow import (
     find_window,
@@ -16,7 +17,6 @@ from langgraph_takeover.nodes.model.refusals.overflow import (
     list_texts,
 )
 from langgraph_takeover.nodes.model.refusals.retry_after import format_wait, read_wait
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 _CLIENT_MODULES = {
     "langchain_openai", "openai", "langchain_core", "pydantic", "pydantic_core", "httpx", "httpx2", "httpcore",

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_prefix
+from langgraph_takeover.base.untrusted_input import parse_prefix
 
 SHELL_LANGUAGES = ("bash", "sh", "shell", "console", "zsh")
 _PART_NAMES = "old|new|content|old_str|new_str|file_text|insert_text"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.trace.events import Usage
-from langgraph_takeover.sandbox.interface import Frozen
 
 
 class CallResult(Frozen):

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.text.skeleton import escape_invisible
 from langgraph_takeover.handoff.trace.events import Differences
-from langgraph_takeover.sandbox.changes.layer_files import FileVersion
-from langgraph_takeover.sandbox.interface import FileChange, Sandbox
-from langgraph_takeover.sandbox.repository.contents import (
+from langgraph_takeover.sandbox.changes.change_report import FileVersion
+from langgraph_takeover.sandbox.changes.file_access import (
     read_base_versions,
     read_snapshot_versions,
     read_versions,
 )
+from langgraph_takeover.sandbox.interface import FileChange, Sandbox
 
 MAX_DIFF_CHARS = 10_000
 MAX_FILE_BYTES = 128_000

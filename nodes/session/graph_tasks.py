@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 from langgraph.config import get_config
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger.effects import Move
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 Relation = Literal["same", "parallel", "called", "other"]
 """Of two tasks: the same one; two of one step; two that one task called, so that its code orders them; none of these."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, model_calls
 from langgraph_takeover.handoff.ledger.model_calls import UnsavedCalls
 from langgraph_takeover.handoff.points import detectors
@@ -23,7 +24,7 @@ from langgraph_takeover.handoff.trace.events import (
 )
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.session.external_turn import ExternalTurn
-from langgraph_takeover.sandbox.interface import FileChange, Frozen
+from langgraph_takeover.sandbox.interface import FileChange
 
 
 class CallLog:

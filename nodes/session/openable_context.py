@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from langgraph_takeover.nodes.session.workers import Workers
-from langgraph_takeover.sandbox.backends.pools import open_in_thread
+from langgraph_takeover.sandbox.backends.asynchronous import open_in_thread
 
 ValueT = TypeVar("ValueT")
 

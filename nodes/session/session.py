@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, cast
 
+from langgraph_takeover.base.failures import clean_up, end_block
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects, model_calls
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey, Move
 from langgraph_takeover.handoff.ledger.leases import answer_request
@@ -44,8 +45,7 @@ from langgraph_takeover.sandbox.interface import (
     SandboxUnavailableError,
     Snapshot,
 )
-from langgraph_takeover.sandbox.repository.patches import RepositoryError, head_commit
-from langgraph_takeover.sandbox.storage.failures import clean_up, end_block
+from langgraph_takeover.sandbox.repository import RepositoryError, head_commit
 
 
 class ActionResult(Protocol):

@@ -8,16 +8,17 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
+from langgraph_takeover.base.failures import sync_directory
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger import Lease, Ledger
 from langgraph_takeover.handoff.ledger import snapshots as ledger_snapshots
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.nodes.session.graph_tasks import GraphTask, create_state_id
-from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot, TakeoverError
+from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
-from langgraph_takeover.sandbox.storage.failures import sync_directory
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 BASE_STATE = "base"
 """Id of the state in which every sandbox of a spec starts."""

@@ -11,10 +11,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Literal, TypeVar
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger import LedgerUnavailableError
 from langgraph_takeover.nodes.model.connections.exchange import event_loop
-from langgraph_takeover.sandbox.backends.pools import run_in_pool
-from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.backends.asynchronous import run_in_pool
 
 ResultT = TypeVar("ResultT")
 WorkKind = Literal["quick", "command", "lifecycle"]

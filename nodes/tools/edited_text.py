@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.base.values import TakeoverError
 
 _CONTEXT_LINES = 4
 _MAX_MATCHES = 10

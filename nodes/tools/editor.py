@@ -28,7 +28,7 @@ from langgraph_takeover.nodes.tools.edited_text import (
 )
 from langgraph_takeover.nodes.tools.execution import relative_path, run_action
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
-from langgraph_takeover.sandbox.shell.state import parse_state
+from langgraph_takeover.sandbox.shell_state import parse_state
 
 _CAT_COMMAND = re.compile(r"cat\s+([\w./+-]+)")
 

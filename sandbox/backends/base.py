@@ -12,31 +12,44 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, Self
 
-from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker
-from langgraph_takeover.sandbox.changes.layer_files import FileVersion, read_layer_files
+from langgraph_takeover.base.failures import ObserverErrors, clean_up, end_block, run_all
+from langgraph_takeover.base.telemetry import ActiveSpan, start_span
+from langgraph_takeover.sandbox import ownership
+from langgraph_takeover.sandbox.backends import host
+from langgraph_takeover.sandbox.changes.change_report import (
+    FileVersion,
+    LayerChangeTracker,
+    Mount,
+    read_layer_files,
+)
+from langgraph_takeover.sandbox.changes.file_access import SandboxFiles, ScanChangeTracker
 from langgraph_takeover.sandbox.changes.layers import LayerStack
-from langgraph_takeover.sandbox.changes.report import LayerChangeTracker, Mount
 from langgraph_takeover.sandbox.interface import (
+    BackendName,
     ExecResult,
     FileAccessError,
     FileChange,
+    SandboxSpec,
     SandboxUnavailableError,
     Snapshot,
 )
-from langgraph_takeover.sandbox.isolation.cgroup_freezer import (
+from langgraph_takeover.sandbox.isolation.freezer import (
     NO_PROCESSES,
     EarlierProcesses,
     describe_processes,
     record_processes,
 )
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch
-from langgraph_takeover.sandbox.shell.printed_state import parse_directory
-from langgraph_takeover.sandbox.shell.session import GRACE_S, Channel, RuntimeShell, Shell, escape_non_utf8
-from langgraph_takeover.sandbox.shell.state import ShellState
-from langgraph_takeover.sandbox.storage import host_directories
-from langgraph_takeover.sandbox.storage.failures import clean_up, end_block, run_all
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors
-from langgraph_takeover.sandbox.telemetry import ActiveSpan, start_span
+from langgraph_takeover.sandbox.shell import GRACE_S, Channel, RuntimeShell, Shell, escape_non_utf8
+from langgraph_takeover.sandbox.shell_state import ShellState, parse_directory
+from langgraph_takeover.sandbox.snapshots.bases import (
+    COPY_PREFIX,
+    EMPTY_DIGEST,
+    WRITABLE_DIRECTORIES,
+    Base,
+    check_workspace,
+    prepare_empty_base,
+)
 
 
 @ObserverErrors("telemetry")
@@ -214,7 +227,7 @@ class BackendSandbox:
     def _require_disk_space(self) -> None:
         """Raises OutOfDiskError if the host's disk is full: then a failed write is not the command's fault."""
         if self._first_layer_directory is not None:
-            host_directories.require_disk_space(self._first_layer_directory)
+            ownership.require_disk_space(self._first_layer_directory)
 
     def _interrupt(self, spared: EarlierProcesses) -> ShellState | None:
         """End the running command; return the state of the agent's shell if the shell reported it."""
@@ -351,7 +364,7 @@ class BackendSandbox:
         at_rest = self._backend.is_idle()
         state = self._agent_shell.request_state()
         try:
-            with host_directories.translate_disk_errors():
+            with ownership.translate_disk_errors():
                 keep = self._backend.begin_snapshot(store, labels, is_idle=at_rest)
             after = self._backend.layers()
             moved = before is not None and after is not None and after.layers != before.layers
@@ -370,7 +383,7 @@ class BackendSandbox:
         def finish() -> Snapshot:
             time.sleep(_SNAPSHOT_DELAY_S)
             try:
-                with host_directories.translate_disk_errors():
+                with ownership.translate_disk_errors():
                     return keep(shell_state.to_json())
             finally:
                 for shell in old:
@@ -425,3 +438,43 @@ class BackendSandbox:
 def _make_minimal_shell_state(directory: str) -> ShellState:
     """Return the state of a shell of which only the directory is known."""
     return ShellState(directory=parse_directory(directory))
+
+
+def make_restore_spec(
+    snapshot: Snapshot, backend: BackendName | None = None, owner: str = "takeover"
+) -> SandboxSpec:
+    """Build a spec that can restore a snapshot from what this host has of its base.
+
+    Default back end: `host`, whatever the snapshot says. Raises SandboxUnavailableError if a directory's base is not on
+    this host, or if the back end is not available or cannot start from the base.
+    """
+    check_workspace(snapshot)
+    if backend is None:
+        backend = require_isolated_backend()
+    digest = snapshot.base.removeprefix(COPY_PREFIX)
+    if digest.startswith("sha256:"):
+        if backend == "process":
+            raise SandboxUnavailableError(
+                "the snapshot's sandbox started from an image (restore it with --sandbox host or --sandbox docker)"
+            )
+        return SandboxSpec(backend=backend, image=digest, workspace=snapshot.workspace, owner=owner)
+    if backend == "docker":
+        raise SandboxUnavailableError(
+            "the snapshot's sandbox started from a directory (restore it with --sandbox host)"
+        )
+    base = prepare_empty_base() if digest == EMPTY_DIGEST else Base(digest=digest, is_system=False)
+    for directory in (base.tree / WRITABLE_DIRECTORIES[0], base.tree):
+        if directory.is_dir():
+            return SandboxSpec(backend=backend, directory=directory, owner=owner)
+    raise SandboxUnavailableError(
+        f"the snapshot's base {digest[:19]} is not on this host (pass the repository that the run started with)"
+    )
+
+
+def require_isolated_backend() -> BackendName:
+    """Return the back end for snapshots of unknown origin: `host`. Raises SandboxUnavailableError if it does not work here."""
+    if reason := host.unavailable_reason():
+        raise SandboxUnavailableError(
+            f"no isolated sandbox: {reason} (or use --sandbox docker, or --sandbox process --allow-unisolated)"
+        )
+    return "host"

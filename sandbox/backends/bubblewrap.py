@@ -14,15 +14,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.backends import overlay, programs
 from langgraph_takeover.sandbox.backends.file_trees import FileTree
 from langgraph_takeover.sandbox.backends.overlay import INTERPRETER
 from langgraph_takeover.sandbox.backends.processes import build_environment
-from langgraph_takeover.sandbox.changes.report import Mount
+from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec, SandboxUnavailableError
 from langgraph_takeover.sandbox.snapshots.bases import Base
-from langgraph_takeover.sandbox.storage import host_directories, host_programs
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 SHELL_PATH_INSIDE = "/dev/bash"
 _BASH_PATHS = ("usr/bin/bash", "bin/bash")
@@ -36,14 +36,14 @@ def prepare_shell_program(base: Base) -> Path | None:
     if base.is_system:
         found = next((path for name in _BASH_PATHS if (path := _find_regular_file(base.tree, name))), None)
         return found and _copy_program(found, base.tree.parent / "bash")
-    host = shutil.which("bash", path=host_programs.search_path())
+    host = shutil.which("bash", path=ownership.search_path())
     if host is None:
         return None
     program = Path(host).resolve()
     info = program.stat()
     stamp = repr((str(program), info.st_mtime_ns, info.st_ino, info.st_size))
     return _copy_program(
-        program, host_directories.ensure_root() / f"bash-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+        program, ownership.ensure_root() / f"bash-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
     )
 
 
@@ -62,7 +62,7 @@ def _copy_program(program: Path, target: Path) -> Path:
         kind = OutOfDiskError if error.errno in (errno.ENOSPC, errno.EDQUOT) else SandboxUnavailableError
         raise kind(
             f"{program}: cannot be copied to {target}: {error.strerror} (make {target.parent} writable, "
-            f"or set {host_directories.ROOT_VARIABLE} to another directory)"
+            f"or set {ownership.ROOT_VARIABLE} to another directory)"
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -167,7 +167,7 @@ def prepare_etc_directory() -> Path:
     """Return a directory with the few files of this host's /etc that programs need: every mount takes time."""
     present = [path for path in (Path("/etc") / name for name in _ETC_FILES) if path.exists()]
     stamps = repr([(path.name, path.stat().st_mtime_ns, path.stat().st_ino) for path in present])
-    made = host_directories.ensure_root() / f"etc-{hashlib.sha256(stamps.encode()).hexdigest()[:16]}"
+    made = ownership.ensure_root() / f"etc-{hashlib.sha256(stamps.encode()).hexdigest()[:16]}"
     if not made.exists():
         partial = Path(tempfile.mkdtemp(prefix=".etc-", dir=made.parent))
         subprocess.run(["cp", "-a", *present, partial], check=True)

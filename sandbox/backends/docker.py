@@ -1,4 +1,4 @@
-"""The back end `docker`: a container; snapshots by its writable layer or by commit, restored by `docker run`."""
+"""The channel to one bash in a container: a single exec for all commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import signal
 import socket
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -14,43 +15,129 @@ from typing import Any
 
 import psutil
 
+from langgraph_takeover.sandbox import docker_client, ownership
 from langgraph_takeover.sandbox.backends.processes import pause_processes
 from langgraph_takeover.sandbox.backends.programs import require_programs
-from langgraph_takeover.sandbox.changes.files import list_unsaved_files
+from langgraph_takeover.sandbox.changes.change_report import Mount
+from langgraph_takeover.sandbox.changes.file_access import find_unsaved_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
-from langgraph_takeover.sandbox.changes.report import Mount
-from langgraph_takeover.sandbox.docker import container_config
-from langgraph_takeover.sandbox.docker.client import (
+from langgraph_takeover.sandbox.docker_client import (
     WAIT_COMMAND,
-    OwnedClient,
     attach_lifetime,
     client,
     layer_directories,
+    make_host_config,
     opaque_attribute,
+    pause_container,
     require_image,
     translate_errors,
 )
-from langgraph_takeover.sandbox.docker.container_config import make_host_config, pause_container
-from langgraph_takeover.sandbox.docker.exec_channel import ExecChannel
 from langgraph_takeover.sandbox.interface import (
     SandboxSpec,
     SandboxUnavailableError,
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.isolation.cgroup_freezer import (
+from langgraph_takeover.sandbox.isolation.freezer import (
     NO_PROCESSES,
     EarlierProcesses,
     innermost_pid,
     list_container_processes,
 )
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
-from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
-from langgraph_takeover.sandbox.snapshots import archive_writer, docker_images, tarballs
+from langgraph_takeover.sandbox.ownership import OWNER_LABEL
+from langgraph_takeover.sandbox.shell import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
+from langgraph_takeover.sandbox.snapshots import archive_writer, images
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
-from langgraph_takeover.sandbox.storage import ownership
-from langgraph_takeover.sandbox.storage.ownership import OWNER_LABEL
-from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove_tree
+from langgraph_takeover.sandbox.untrusted_trees import remove_on_failure, remove_tree
+
+_FRAME_HEADER = struct.Struct(">BxxxL")
+_STDOUT = 1
+_CHUNK = 64 * 1024
+_END_S = 1.0
+
+
+class ExecChannel:
+    """Implements `Channel`. Distinguishes a shell that ended from a container or daemon that did."""
+
+    limits_command = ":"  # the container has limits of its own
+
+    def __init__(self, container_id: str) -> None:
+        self._api = api = docker_client.client(docker_client.QUICK_TIMEOUT_S).api
+        self._container = container_id
+        self._exec = api.exec_create(
+            container_id, ["bash", "--norc", "--noprofile"], stdin=True, stdout=True, stderr=False, tty=False
+        )["Id"]
+        stream = api.exec_start(self._exec, socket=True)
+        self._stream = stream
+        self._socket: socket.socket = getattr(stream, "_sock", stream)
+        self._frame_left = 0
+        self._buffer = b""
+
+    def send(self, data: bytes) -> None:
+        self._socket.settimeout(docker_client.QUICK_TIMEOUT_S)
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            self._require_container()
+            raise
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        self._socket.settimeout(timeout_s)
+        try:
+            data = self._socket.recv(_CHUNK)
+        except (TimeoutError, BlockingIOError):
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self._require_container()
+            return b""
+        return self._unframe(data) or None
+
+    def is_alive(self) -> bool:
+        with translate_errors(f"container {self._container[:12]}"):
+            return bool(self._api.exec_inspect(self._exec)["Running"])
+
+    def start_error(self) -> str:
+        return ""
+
+    def end(self) -> int | None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        deadline = time.monotonic() + _END_S
+        with contextlib.suppress(SandboxUnavailableError):
+            while self.is_alive() and time.monotonic() < deadline:
+                time.sleep(0.005)
+            with translate_errors("the shell's exit code"):
+                code: int | None = self._api.exec_inspect(self._exec)["ExitCode"]
+                return code
+        return None
+
+    def _require_container(self) -> None:
+        with translate_errors(f"container {self._container[:12]} is lost"):
+            state = self._api.inspect_container(self._container)["State"]
+        if not state["Running"]:
+            raise SandboxUnavailableError(f"container {self._container[:12]} was stopped while a command ran")
+
+    def _unframe(self, data: bytes) -> bytes:
+        """The payload of Docker's multiplexed stream: frames with a header of eight bytes."""
+        self._buffer += data
+        payload = bytearray()
+        while self._buffer:
+            if not self._frame_left:
+                if len(self._buffer) < _FRAME_HEADER.size:
+                    break
+                self._kind, self._frame_left = _FRAME_HEADER.unpack_from(self._buffer)
+                self._buffer = self._buffer[_FRAME_HEADER.size :]
+            part = self._buffer[: self._frame_left]
+            self._buffer = self._buffer[len(part) :]
+            self._frame_left -= len(part)
+            if self._kind == _STDOUT:
+                payload += part
+        return bytes(payload)
 
 
 _MAX_LAYERS = 100
@@ -89,7 +176,7 @@ class DockerBackend:
         self.workspace = spec.workspace
         self._spec = spec
         labels = ownership.make_labels(spec.owner)  # garbage collection spares a run's images from now on
-        self._image = docker_images.without_volumes(image, spec.owner)
+        self._image = images.without_volumes(image, spec.owner)
         self._base = base
         self._lifetime: Any = None
         require_programs(spec.programs)
@@ -139,11 +226,11 @@ class DockerBackend:
         )
 
     def list_unsaved_files(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> tuple[str, ...]:
-        return list_unsaved_files(runtime_shell, ("/dev", "/dev/shm"))
+        return find_unsaved_files(runtime_shell, ("/dev", "/dev/shm"))
 
     def listen(self, agent_shell: Shell, port: int) -> socket.socket:
         """All shells of a container have one network."""
-        return container_config.listen(self._id, self._pid, port)
+        return docker_client.listen(self._id, self._pid, port)
 
     def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int] | None:
         ours = (1, agent_shell.pid, runtime_shell.pid)
@@ -230,19 +317,19 @@ class DockerBackend:
         work_directory = Path(tempfile.mkdtemp(prefix=".freezing-", dir=store))
         raw = work_directory / "layer.tar"
         with remove_on_failure(work_directory), pause_container(self._id, self._pid):
-            tarballs.pack(upper, raw)
+            images.pack(upper, raw)
 
         def finish() -> tuple[str, str]:
             with contextlib.ExitStack() as stack:
                 stack.callback(remove_tree, work_directory)
-                below = stack.enter_context(docker_images.open_image(self._image, self._base))
+                below = stack.enter_context(images.open_image(self._image, self._base))
                 if below.base.opaque_attribute != opaque_attribute():
                     raise SandboxUnavailableError(
                         "the image's layers cannot be read from here (use snapshots by commit)"
                     )
                 layer = work_directory / "layer"
                 layer.mkdir()
-                tarballs.unpack(raw, layer)
+                images.unpack(raw, layer)
                 raw.unlink()
                 _reject_reserved_names(layer)
                 digest = archive_writer.write_to_store(
@@ -261,18 +348,18 @@ class DockerBackend:
         tag = f"{self._spec.owner}-{secrets.token_hex(4)}"
         with translate_errors("docker commit failed"):
             made = client().api.commit(
-                self._id, repository=docker_images.SNAPSHOT_REPOSITORY, tag=tag, conf={"Labels": every}
+                self._id, repository=images.SNAPSHOT_REPOSITORY, tag=tag, conf={"Labels": every}
             )
 
         def finish() -> tuple[str, str]:
-            image = docker_images.find_image(made["Id"])
+            image = images.find_image(made["Id"])
             if image is None:
                 raise SandboxUnavailableError(f"image {made['Id'][:19]} was removed before it was read")
             if self._layer_directories is not None:
                 _reject_reserved_names(self._layer_directories[0])
             if len(image["RootFS"]["Layers"]) > _MAX_LAYERS:
                 image = _squash_layers(image, self._base, every, tag)
-            return image["Id"], docker_images.image_content_digest(image, self._base)
+            return image["Id"], images.image_content_digest(image, self._base)
 
         return finish
 
@@ -294,7 +381,7 @@ def start(spec: SandboxSpec) -> DockerBackend:
 
 def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> DockerBackend:
     ownership.hold(spec.owner)
-    base = docker_images.require_base_image(snapshot.base)
+    base = images.require_base_image(snapshot.base)
     if spec.image is not None and (wanted := require_image(spec.image).id) != base["Id"]:
         raise SnapshotCorruptError(f"the snapshot needs base {base['Id'][:19]}, not {wanted[:19]}")
     return DockerBackend(spec, load_snapshot_image(snapshot, store, spec, base), base)
@@ -307,16 +394,14 @@ def load_snapshot_image(
     if not is_image_id(snapshot.location):
         if Path(snapshot.location).name != snapshot.location:
             raise SnapshotCorruptError(f"not the name of an archive: {snapshot.location!r}")
-        labels = {OWNER_LABEL: spec.owner, docker_images.LOADED_LABEL: snapshot.digest}
+        labels = {OWNER_LABEL: spec.owner, images.LOADED_LABEL: snapshot.digest}
         tag = f"{spec.owner}-{snapshot.digest[:16]}"
         largest = spec.disk_mb << 20
-        return docker_images.load_archive(
-            store / snapshot.location, snapshot.digest, base, labels, tag, largest
-        )
-    image = docker_images.find_image(snapshot.location)
+        return images.load_archive(store / snapshot.location, snapshot.digest, base, labels, tag, largest)
+    image = images.find_image(snapshot.location)
     if image is None:
         raise SnapshotCorruptError(f"snapshot image {snapshot.location[:19]} is not on this daemon")
-    found = docker_images.image_content_digest(image, base)
+    found = images.image_content_digest(image, base)
     if found != snapshot.digest:
         raise SnapshotCorruptError(
             f"{snapshot.location[:19]} has digest {found[:12]}…, but the snapshot says {snapshot.digest[:12]}…"
@@ -335,14 +420,14 @@ def _squash_layers(
     """Combine the layers above the base into one; the image with many layers is removed."""
     with tempfile.TemporaryDirectory(prefix="takeover-squash-") as work_directory:
         archive_path = Path(work_directory) / "archive"
-        digest = docker_images.write_archive(image, base, archive_path)
-        found = docker_images.load_archive(archive_path, digest, base, labels, tag)
+        digest = images.write_archive(image, base, archive_path)
+        found = images.load_archive(archive_path, digest, base, labels, tag)
     with contextlib.suppress(SandboxUnavailableError), translate_errors("docker rmi"):
         client().api.remove_image(image["Id"], force=True)
     return found
 
 
 def _reject_reserved_names(layer: Path) -> None:
-    found = tarballs.find_reserved_name(layer)
+    found = images.find_reserved_name(layer)
     if found is not None:
         raise SandboxUnavailableError(f"no snapshot: Docker's layers cannot store a file named {found!r}")

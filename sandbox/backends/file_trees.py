@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from langgraph_takeover.sandbox import ownership
+from langgraph_takeover.sandbox import ownership as host_directories
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import (
@@ -20,17 +22,10 @@ from langgraph_takeover.sandbox.interface import (
     SnapshotCorruptError,
 )
 from langgraph_takeover.sandbox.isolation.limits import bytes_used
-from langgraph_takeover.sandbox.snapshots import (
-    archive_format,
-    archive_reader,
-    archive_writer,
-    bases,
-    tarballs,
-)
+from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader, archive_writer, bases, images
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, Base
-from langgraph_takeover.sandbox.storage import host_directories, ownership
-from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove_tree
+from langgraph_takeover.sandbox.untrusted_trees import remove_on_failure, remove_tree
 
 _DIFF_DIRECTORY = "diff"
 _DIFF_TARBALL = "diff.tar"
@@ -312,7 +307,7 @@ def _pack_live_directory(
     """Archive a directory in use to a new directory, while everything that could write to it is stopped."""
     work_directory = overlay.create_layer_directory(owner)
     with remove_on_failure(work_directory), pause():
-        tarballs.pack(
+        images.pack(
             directory,
             work_directory / _DIFF_TARBALL,
             entry_command=namespaces.entry_command() if namespaces is not None else (),
@@ -323,7 +318,7 @@ def _pack_live_directory(
 def _unpack_live_directory(directory: Path, namespaces: overlay.NamespaceHolder | None) -> Path:
     """Return the archive that was written to a directory."""
     with remove_on_failure(directory):
-        tarballs.unpack(
+        images.unpack(
             directory / _DIFF_TARBALL,
             directory / _DIFF_DIRECTORY,
             entry_command=namespaces.entry_command() if namespaces is not None else (),

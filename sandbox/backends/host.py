@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from langgraph_takeover.base.failures import cache_unless, run_all
+from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, overlay, programs
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
@@ -22,22 +24,15 @@ from langgraph_takeover.sandbox.backends.processes import (
     kill_until_none,
     pause_processes,
 )
+from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.changes.layers import LayerStack
-from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
-from langgraph_takeover.sandbox.isolation import cgroups, loopback, namespaces, seccomp
-from langgraph_takeover.sandbox.isolation.cgroup_freezer import EarlierProcesses
+from langgraph_takeover.sandbox.isolation import cgroups, namespaces, seccomp
+from langgraph_takeover.sandbox.isolation import namespaces as loopback
+from langgraph_takeover.sandbox.isolation.freezer import EarlierProcesses
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
-from langgraph_takeover.sandbox.shell.session import (
-    EXIT_SIGNAL,
-    PROTOCOL_DESCRIPTOR,
-    Channel,
-    RuntimeShell,
-    Shell,
-)
+from langgraph_takeover.sandbox.shell import EXIT_SIGNAL, PROTOCOL_DESCRIPTOR, Channel, RuntimeShell, Shell
 from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
-from langgraph_takeover.sandbox.storage import host_directories, host_programs
-from langgraph_takeover.sandbox.storage.failures import cache_unless, run_all
 
 _MAX_PENDING_SIGNALS = 4096
 """Pending signals; the kernel has one budget for all sandboxes of a user."""
@@ -72,14 +67,14 @@ def unavailable_reason() -> str | None:
         "true",
     ]
     done = subprocess.run(
-        nested, env=host_programs.program_environment(), capture_output=True, text=True, check=False
+        nested, env=ownership.program_environment(), capture_output=True, text=True, check=False
     )
     return None if done.returncode == 0 else f"{program} does not work here: {done.stderr.strip()[-200:]}"
 
 
 def find_bubblewrap() -> str:
     """Return the absolute path of bubblewrap. Raises SandboxUnavailableError."""
-    return host_programs.find_program("bwrap", "bubblewrap")
+    return ownership.find_program("bwrap", "bubblewrap")
 
 
 def describe_file_layers() -> str:
@@ -107,7 +102,7 @@ class HostBackend:
         self.workspace = spec.workspace
         self._affinity_command = _make_affinity_command(spec.cpus)
         memory = spec.memory_mb << 20
-        limits = (self._measure_disk_use, spec.disk_mb << 20, host_directories.runs_directory())
+        limits = (self._measure_disk_use, spec.disk_mb << 20, ownership.runs_directory())
         self._group = cgroups.create_group(memory, spec.pids + _EXTRA_PROCESSES)
         if self._has_memory_limit():
             self.watch = DiskWatch(*limits)
@@ -136,7 +131,7 @@ class HostBackend:
                     *self._affinity_command,
                     *(program, *filtered, *bubblewrap.build_command(spec, self._tree, root, self.mounts)),
                 ],
-                env=host_programs.program_environment(),
+                env=ownership.program_environment(),
                 inherited_descriptors=() if calls is None else (calls,),
                 limits_command=f"ulimit -u {spec.pids} {address_space}-n {spec.open_files} "
                 f"-f {spec.disk_mb << 10} -c 0 -i {_MAX_PENDING_SIGNALS}",

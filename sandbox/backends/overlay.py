@@ -12,11 +12,13 @@ import sys
 import threading
 from pathlib import Path
 
+from langgraph_takeover.base.failures import cache_unless
+from langgraph_takeover.sandbox import ownership
+from langgraph_takeover.sandbox import ownership as host_directories
+from langgraph_takeover.sandbox import ownership as host_programs
 from langgraph_takeover.sandbox.backends.processes import find_descendants
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import host_directories, host_programs, ownership
-from langgraph_takeover.sandbox.storage.failures import cache_unless
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 _PROBE_LOCK = threading.Lock()
 _PROGRAMS = {

@@ -20,12 +20,12 @@ from langgraph_takeover.sandbox.backends.processes import (
     kill_until_none,
     pause_processes,
 )
+from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.changes.layers import LayerStack
-from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
-from langgraph_takeover.sandbox.isolation import loopback
-from langgraph_takeover.sandbox.isolation.cgroup_freezer import EarlierProcesses
-from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell
+from langgraph_takeover.sandbox.isolation import namespaces
+from langgraph_takeover.sandbox.isolation.freezer import EarlierProcesses
+from langgraph_takeover.sandbox.shell import EXIT_SIGNAL, RuntimeShell, Shell
 from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 
 
@@ -57,7 +57,7 @@ class ProcessBackend:
         return channel
 
     def listen(self, agent_shell: Shell, port: int) -> socket.socket:
-        return loopback.listen(port)
+        return namespaces.listen(port)
 
     def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int]:
         return [process.pid for process in self._list_processes()]

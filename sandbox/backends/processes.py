@@ -13,10 +13,11 @@ from pathlib import Path
 
 import psutil
 
+from langgraph_takeover.sandbox import ownership
+from langgraph_takeover.sandbox import ownership as host_directories
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-from langgraph_takeover.sandbox.isolation.cgroup_freezer import NO_PROCESSES, EarlierProcesses
-from langgraph_takeover.sandbox.storage import host_directories, ownership
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.isolation.freezer import NO_PROCESSES, EarlierProcesses
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 _CHUNK = 64 * 1024
 _MAX_ROUNDS = 20

@@ -15,10 +15,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from langgraph_takeover.sandbox import ownership, untrusted_trees
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.backends.file_trees import FileTree
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import host_directories, host_programs, safe_open
 
 _READABLE = stat.S_IROTH | stat.S_IXOTH
 # Arguments: the files, where they become visible, and the directories below them that must exist.
@@ -60,9 +60,9 @@ def require_readable_programs(programs: Sequence[ProgramMount]) -> None:
     require_programs(programs)
     for program in programs:
         mode = program.directory.stat().st_mode
-        if host_directories.owner_uid() is not None and mode & _READABLE != _READABLE:
+        if ownership.owner_uid() is not None and mode & _READABLE != _READABLE:
             raise SandboxUnavailableError(
-                f"{program.directory}: closed to user {host_directories.ROOT_UID}, as which sandboxes run (mode "
+                f"{program.directory}: closed to user {ownership.ROOT_UID}, as which sandboxes run (mode "
                 f"{stat.S_IMODE(mode):04o}) (chmod -R o+rX {program.directory})"
             )
 
@@ -114,7 +114,7 @@ def _mount(
         arguments += [_mount_options(directory), str(directory), str(target)]
     # Root reads directories on the way that are closed to the user of sandboxes.
     entry = ["nsenter", f"--target={holder.first_pid}", "--mount"]
-    if host_directories.owner_uid() is None:
+    if ownership.owner_uid() is None:
         entry = holder.entry_command()
     _run(
         [*entry, "sh", "-c", _MOUNT_SCRIPT, "sh", *arguments],
@@ -136,7 +136,7 @@ def _list_mounts_below(directory: Path, first_pid: int) -> list[str]:
 def program_directory(program: ProgramMount) -> Path:
     """Where a program is in the namespaces around a repository's shells."""
     name = PurePosixPath(program.inside).name
-    return host_directories.ensure_directory(host_directories.ensure_root() / "programs" / name)
+    return ownership.ensure_directory(ownership.ensure_root() / "programs" / name)
 
 
 def _mount_options(directory: Path) -> str:
@@ -149,7 +149,7 @@ def _verify(program: ProgramMount, target: Path, first_pid: int) -> None:
     """Raises SandboxUnavailableError if the mount point shows another directory than the program's."""
     found = None
     with contextlib.suppress(OSError):
-        found = safe_open.read_status(Path(f"/proc/{first_pid}/root"), str(target).lstrip("/"))
+        found = untrusted_trees.read_status(Path(f"/proc/{first_pid}/root"), str(target).lstrip("/"))
     if found is None or not os.path.samestat(found, program.directory.stat()):
         raise SandboxUnavailableError(
             f"{program.directory} is not visible at {program.inside} (if its file system was mounted only now, try again)"
@@ -157,7 +157,7 @@ def _verify(program: ProgramMount, target: Path, first_pid: int) -> None:
 
 
 def _run(argv: list[str], cure: str) -> None:
-    done = subprocess.run(argv, env=host_programs.program_environment(), capture_output=True, check=False)
+    done = subprocess.run(argv, env=ownership.program_environment(), capture_output=True, check=False)
     if done.returncode != 0:
         message = done.stderr.decode(errors="replace").strip().partition("\n")[0][-300:]
         reason = f": {message}" if message else ""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.sandbox import untrusted_trees
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import safe_open
 
 MAX_DEPTH = 200
 """Maximum nesting of directories. Reports leave out what lies deeper, and a snapshot refuses it."""
@@ -50,7 +50,7 @@ class LayerEntry(NamedTuple):
     def open_descriptor(self) -> Iterator[int]:
         """A descriptor to read from, even if the mode forbids its owner to read."""
         flags = os.O_RDONLY | (os.O_DIRECTORY if self.is_directory else 0)
-        with self.make_readable(), safe_open.open_safely(self.layer, self.path, flags) as descriptor:
+        with self.make_readable(), untrusted_trees.open_safely(self.layer, self.path, flags) as descriptor:
             found = os.fstat(descriptor)
             if stat.S_IFMT(found.st_mode) != stat.S_IFMT(self.info.st_mode):
                 raise FileNotFoundError(errno.ENOENT, "changed while it was read", self.path)
@@ -58,18 +58,18 @@ class LayerEntry(NamedTuple):
 
     def make_readable(self) -> contextlib.AbstractContextManager[None]:
         """Let the owner read, while the mode forbids it."""
-        return safe_open.make_readable(self.layer, self.path, self.info)
+        return untrusted_trees.make_readable(self.layer, self.path, self.info)
 
     def link_target(self) -> bytes:
         """The target of a symbolic link."""
-        return safe_open.read_link_target(self.layer, self.path)
+        return untrusted_trees.read_link_target(self.layer, self.path)
 
     def is_opaque(self) -> bool:
         """Whether the directory hides what the layers below have in it."""
         with (
             contextlib.suppress(PermissionError),
             _ignore_missing(),
-            safe_open.open_safely(self.layer, self.path, os.O_RDONLY | os.O_DIRECTORY) as descriptor,
+            untrusted_trees.open_safely(self.layer, self.path, os.O_RDONLY | os.O_DIRECTORY) as descriptor,
         ):
             return is_opaque(descriptor, self.opaque_attribute)
         return False
@@ -80,7 +80,7 @@ class LayerEntry(NamedTuple):
         Raises OSError if the directory is gone, SandboxUnavailableError if directories are nested too deeply.
         """
         require_shallow(self.path)
-        for name, info in safe_open.list_entries(self.layer, self.path):
+        for name, info in untrusted_trees.list_entries(self.layer, self.path):
             yield self._replace(path=f"{self.path}/{name}" if self.path else name, info=info)
 
 
@@ -155,7 +155,7 @@ def _find_entries(parts: tuple[LayerEntry, ...], path: str) -> Iterator[LayerEnt
     """Find the entry at `path` in parts of its directory."""
     for part in parts:
         with _ignore_missing():
-            yield part._replace(path=path, info=safe_open.read_status(part.layer, path))
+            yield part._replace(path=path, info=untrusted_trees.read_status(part.layer, path))
 
 
 def _take_visible_parts(parts: Iterable[LayerEntry]) -> tuple[LayerEntry, ...]:

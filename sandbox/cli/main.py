@@ -23,8 +23,7 @@ from langgraph_takeover.sandbox.cli.program import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from langgraph_takeover.sandbox.gc.collector import Survey
-    from langgraph_takeover.sandbox.gc.resources import CollectionRequest, Resource
+    from langgraph_takeover.sandbox.gc import CollectionRequest, Resource, Survey
     from langgraph_takeover.sandbox.interface import Snapshot
 
 DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
@@ -102,9 +101,8 @@ def gc(
     as_json: JsonOption = False,
 ) -> None:
     """List stale resources of dead runs, also of Docker; --remove removes them."""
-    from langgraph_takeover.sandbox.gc.collector import survey
-    from langgraph_takeover.sandbox.gc.resources import CollectionRequest
-    from langgraph_takeover.sandbox.storage.ownership import is_owner
+    from langgraph_takeover.sandbox.gc import CollectionRequest, survey
+    from langgraph_takeover.sandbox.ownership import is_owner
 
     if owner is not None and not is_owner(owner):
         _exit_with_usage_error(f"--owner: not the name of a run: {owner!r} (list the names: {_program()} gc)")
@@ -186,8 +184,8 @@ def _remove_resources(stale: tuple[Resource, ...]) -> dict[str, str | None]:
     """Remove resources one by one; return why a resource remains, by location."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from langgraph_takeover.sandbox import gc
     from langgraph_takeover.sandbox.cli import terminal
-    from langgraph_takeover.sandbox.gc import collector
 
     outcome: dict[str, str | None] = {}
     console = _stderr_console()
@@ -201,7 +199,7 @@ def _remove_resources(stale: tuple[Resource, ...]) -> dict[str, str | None]:
         bar = progress.add_task("", total=len(stale))
         for one in stale:
             progress.update(bar, description=str(terminal.escape_text(f"{one.kind} {one.name}")))
-            outcome[one.location] = collector.remove(one)
+            outcome[one.location] = gc.remove_resource(one)
             progress.advance(bar)
     return outcome
 

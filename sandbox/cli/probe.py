@@ -8,13 +8,13 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
-from langgraph_takeover.sandbox import default_backend
+from langgraph_takeover.base.values import Frozen
+from langgraph_takeover.sandbox import default_backend, ownership
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.cli.program import program_name
-from langgraph_takeover.sandbox.interface import Frozen, SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import cgroups, seccomp
-from langgraph_takeover.sandbox.storage import host_directories
-from langgraph_takeover.sandbox.storage.removal import disk_usage, list_directory
+from langgraph_takeover.sandbox.untrusted_trees import disk_usage, list_directory
 
 _MIN_FREE_BYTES = 5 * 10**9
 
@@ -46,7 +46,7 @@ def _probe_host() -> list[HostCapability]:
     ]
     if reason is None:
         lacking = overlay.unavailable_reason()
-        cure = f"set {host_directories.ROOT_VARIABLE} to a directory on ext4 or xfs"
+        cure = f"set {ownership.ROOT_VARIABLE} to a directory on ext4 or xfs"
         found.append(
             _make_capability(
                 "host", "files", lacking, "layered by overlayfs", cure, fallback="copied, slowly"
@@ -67,9 +67,7 @@ def _probe_limits() -> list[HostCapability]:
     reason, _, cure = (lacking or "its control groups cannot limit memory").partition(" (")
     able, cure = cgroups.available_controllers(), cure.rstrip(")")
     user = (
-        f"user {host_directories.ROOT_UID} of this host, one for all sandboxes"
-        if os.geteuid() == 0
-        else "your own"
+        f"user {ownership.ROOT_UID} of this host, one for all sandboxes" if os.geteuid() == 0 else "your own"
     )
     by_process = "address space of each process, and a watch that kills the largest"
     return [
@@ -99,7 +97,7 @@ def _make_limit(name: str, detail: str, problem: str = "", fix: str = "") -> Hos
 
 
 def _probe_docker() -> list[HostCapability]:
-    from langgraph_takeover.sandbox.docker.client import client, layer_directories, translate_errors
+    from langgraph_takeover.sandbox.docker_client import client, layer_directories, translate_errors
 
     try:
         with translate_errors("the Docker daemon"):
@@ -176,9 +174,9 @@ def _probe_process() -> list[HostCapability]:
 
 
 def _probe_storage() -> list[HostCapability]:
-    root = host_directories.root()
+    root = ownership.root()
     try:
-        host_directories.ensure_root()
+        ownership.ensure_root()
         with os.scandir(root):
             pass
         free = shutil.disk_usage(root).free
@@ -188,7 +186,7 @@ def _probe_storage() -> list[HostCapability]:
             HostCapability(component="storage", name="directory", status="missing", detail=reason, fix=cure)
         ]
     except OSError as error:
-        cure = f"set {host_directories.ROOT_VARIABLE} to a directory that you own"
+        cure = f"set {ownership.ROOT_VARIABLE} to a directory that you own"
         return [
             HostCapability(
                 component="storage",
@@ -234,7 +232,7 @@ def _make_capability(
         return HostCapability(component=component, name=name, status="ok", detail=detail)
     reason, bracket, named = problem.partition(" (Debian: ")
     found = f"Debian: {named.removesuffix(')')}" if bracket else fix
-    if (opening := f" (set {host_directories.ROOT_VARIABLE}") in reason:
+    if (opening := f" (set {ownership.ROOT_VARIABLE}") in reason:
         reason, _, cure = reason.partition(opening)
         found = f"{opening[2:]}{cure.removesuffix(')')}"
     return HostCapability(
@@ -259,7 +257,7 @@ def _namespaces_fix() -> str:
 
 
 def _has_quota() -> bool:
-    from langgraph_takeover.sandbox.docker.container_config import make_host_config
+    from langgraph_takeover.sandbox.docker_client import make_host_config
 
     made = make_host_config(SandboxSpec(backend="docker", image="any"))
     return bool(made.get("StorageOpt"))

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors
+from langgraph_takeover.base.failures import ObserverErrors
 
 _CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 _PACKAGE = "langgraph_takeover"

@@ -12,8 +12,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from langgraph_takeover.sandbox.cli.probe import HostCapability
-    from langgraph_takeover.sandbox.gc.collector import Survey
-    from langgraph_takeover.sandbox.gc.resources import Resource
+    from langgraph_takeover.sandbox.gc import Resource, Survey
 
 _COLOURS = {"ok": "green", "limited": "yellow", "missing": "red"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600

@@ -8,7 +8,7 @@ import pytest
 
 from langgraph_takeover.sandbox.contract.kit import Kit, check_output, home_directory, run
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxUnavailableError
-from langgraph_takeover.sandbox.shell.session import OUTPUT_LIMIT
+from langgraph_takeover.sandbox.shell import OUTPUT_LIMIT
 
 
 def test_exit_codes(clean_sandbox: Sandbox) -> None:
@@ -272,7 +272,7 @@ def test_after_a_timeout_the_shell_keeps_its_directory(clean_sandbox: Sandbox, c
 def test_a_timeout_of_an_unresponsive_shell(
     clean_sandbox: Sandbox, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_takeover.sandbox.shell.session.GRACE_S", 0.5)
+    monkeypatch.setattr("langgraph_takeover.sandbox.shell.GRACE_S", 0.5)
     check_output(clean_sandbox, f"{_MAKE_PIPE}; cd pkg")
     result = run(clean_sandbox, command, timeout_s=0.5)
     assert (result.timed_out, result.exit_code) == (True, None)

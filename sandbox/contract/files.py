@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from langgraph_takeover.sandbox.changes.files import MAX_FILE_BYTES
+from langgraph_takeover.sandbox.changes.file_access import MAX_FILE_BYTES
 from langgraph_takeover.sandbox.contract.kit import FILES, check_output, home_directory, run, temp_directory
 from langgraph_takeover.sandbox.interface import FileAccessError, FileChange, Sandbox
 

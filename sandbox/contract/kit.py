@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.interface import ExecResult, Sandbox, SandboxSpec, Snapshot
-from langgraph_takeover.sandbox.storage import host_directories
-from langgraph_takeover.sandbox.storage.removal import list_matches
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 FILES = {
     "README.txt": "a small repository\n",
@@ -90,15 +90,14 @@ class Kit:
 
     def find_stale_resources(self, owner: str) -> set[str]:
         """Resources of the owner that are still on this host: directories, containers and processes."""
-        found = {str(path) for path in list_matches(host_directories.runs_directory(), f"{owner}/*")}
+        found = {str(path) for path in list_matches(ownership.runs_directory(), f"{owner}/*")}
         for process in psutil.process_iter(["cmdline", "status"]):
             if owner in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.add(str(process))
         if self.backend == "docker":
-            from langgraph_takeover.sandbox.gc.docker import list_resources
-            from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+            from langgraph_takeover.sandbox.gc import CollectionRequest, list_docker_resources
 
-            listed = list_resources(CollectionRequest(owner))
+            listed = list_docker_resources(CollectionRequest(owner))
             found.update(each.name for each in listed if each.kind == "container")
         return found
 

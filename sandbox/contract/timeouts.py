@@ -120,7 +120,7 @@ def test_a_timeout_beside_a_server_kills_everything_that_the_command_started(cle
 def test_a_timeout_names_what_it_cannot_spare(
     clean_sandbox: Sandbox, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_takeover.sandbox.shell.session.GRACE_S", 0.5)
+    monkeypatch.setattr("langgraph_takeover.sandbox.shell.GRACE_S", 0.5)
     pid = _start_server(clean_sandbox)
     result = run(clean_sandbox, command, timeout_s=0.3)
     assert (result.timed_out, result.shell_ended) == (True, True)
@@ -131,7 +131,7 @@ def test_a_timeout_names_what_it_cannot_spare(
 def test_the_names_of_killed_processes_are_short_and_printable(
     clean_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_takeover.sandbox.shell.session.GRACE_S", 0.5)
+    monkeypatch.setattr("langgraph_takeover.sandbox.shell.GRACE_S", 0.5)
     check_output(
         clean_sandbox,
         "for i in $(seq 25); do sleep 300 & done; exec -a $'\\e[2J\\n'\"$(seq -s . 999)\" sleep 300 &",

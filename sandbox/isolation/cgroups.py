@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from langgraph_takeover.sandbox import ownership
+from langgraph_takeover.sandbox import ownership as host_programs
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-from langgraph_takeover.sandbox.isolation import cgroup_freezer, cgroup_hierarchies
-from langgraph_takeover.sandbox.storage import host_programs, ownership
-from langgraph_takeover.sandbox.storage.removal import list_matches
+from langgraph_takeover.sandbox.isolation import freezer
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 _KILL_ROUND_TIMEOUT_S = 1.0
 _REMOVAL_TIMEOUT_S = 1.0
@@ -94,10 +95,10 @@ class ControlGroup:
         try:
             with self._lock:
                 self._holders.add(holder)
-                cgroup_freezer.stop_processes(self._freezer, cgroup_freezer.TIMEOUT_S)
+                freezer.stop_processes(self._freezer, freezer.TIMEOUT_S)
             yield
         finally:
-            cgroup_freezer.run_to_completion(lambda: self._release(holder))
+            freezer.run_to_completion(lambda: self._release(holder))
 
     def kill(self, *, select_spared: Callable[[set[int]], Collection[int]] | None = None) -> None:
         """Kill all processes except those that `select_spared` returns, verified.
@@ -105,14 +106,14 @@ class ControlGroup:
         Not inside `pause` if some are spared: on version 1 nothing dies before it is resumed.
         Raises SandboxUnavailableError if one survives 10 s.
         """
-        deadline = time.monotonic() + cgroup_freezer.TIMEOUT_S
-        for pause in cgroup_freezer.poll_intervals():
+        deadline = time.monotonic() + freezer.TIMEOUT_S
+        for pause in freezer.poll_intervals():
             left = self._select_victims(select_spared)
             if not left:
                 return
             if time.monotonic() > deadline:
                 raise SandboxUnavailableError(
-                    f"processes {sorted(left)[:5]} survived SIGKILL for {cgroup_freezer.TIMEOUT_S:.0f} s"
+                    f"processes {sorted(left)[:5]} survived SIGKILL for {freezer.TIMEOUT_S:.0f} s"
                 )
             self._kill_once(select_spared)
             time.sleep(pause)
@@ -134,9 +135,7 @@ class ControlGroup:
         """
         for pid in self.process_ids().difference(protected_pids):
             with contextlib.suppress(OSError), self._open_process(pid) as process:
-                cgroup_hierarchies.write_control_file(
-                    Path(f"/proc/self/fd/{process}/oom_score_adj"), _OOM_SCORE
-                )
+                freezer.write_control_file(Path(f"/proc/self/fd/{process}/oom_score_adj"), _OOM_SCORE)
 
     def remove(self) -> None:
         """Remove the group, whose processes have ended; may be called twice.
@@ -145,7 +144,7 @@ class ControlGroup:
         """
         deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
         for directory in self._directories:
-            for pause in cgroup_freezer.poll_intervals():
+            for pause in freezer.poll_intervals():
                 try:
                     directory.rmdir()
                 except FileNotFoundError:
@@ -161,24 +160,22 @@ class ControlGroup:
         """Set the limits. Raises OSError where the kernel refuses the memory or process limit."""
         if self._memory is not None:
             if (self._memory / "memory.max").exists():
-                cgroup_hierarchies.write_control_file(self._memory / "memory.max", memory_bytes)
-                cgroup_hierarchies.try_write_control_file(self._memory / "memory.swap.max", 0)
-                cgroup_hierarchies.try_write_control_file(self._memory / "memory.oom.group", 0)
+                freezer.write_control_file(self._memory / "memory.max", memory_bytes)
+                freezer.try_write_control_file(self._memory / "memory.swap.max", 0)
+                freezer.try_write_control_file(self._memory / "memory.oom.group", 0)
             else:
-                cgroup_hierarchies.write_control_file(self._memory / "memory.limit_in_bytes", memory_bytes)
+                freezer.write_control_file(self._memory / "memory.limit_in_bytes", memory_bytes)
                 # The limit of memory and swap together, where the kernel counts swap at all.
-                if not cgroup_hierarchies.try_write_control_file(
+                if not freezer.try_write_control_file(
                     self._memory / "memory.memsw.limit_in_bytes", memory_bytes
                 ):
-                    cgroup_hierarchies.try_write_control_file(self._memory / "memory.swappiness", 0)
+                    freezer.try_write_control_file(self._memory / "memory.swappiness", 0)
                 # Version 1 counts what TCP holds apart from all else.
-                cgroup_hierarchies.try_write_control_file(
-                    self._memory / "memory.kmem.tcp.limit_in_bytes", memory_bytes
-                )
+                freezer.try_write_control_file(self._memory / "memory.kmem.tcp.limit_in_bytes", memory_bytes)
         if self.has_pids_limit:
             for directory in self._directories:
                 if (directory / "pids.max").exists():
-                    cgroup_hierarchies.write_control_file(directory / "pids.max", pids)
+                    freezer.write_control_file(directory / "pids.max", pids)
 
     def _select_victims(self, select_spared: Callable[[set[int]], Collection[int]] | None) -> set[int]:
         pids = self.process_ids()
@@ -187,7 +184,7 @@ class ControlGroup:
     def _kill_once(self, select_spared: Callable[[set[int]], Collection[int]] | None) -> None:
         if select_spared is None:
             for directory in self._directories:
-                if cgroup_hierarchies.try_write_control_file(directory / "cgroup.kill", 1):
+                if freezer.try_write_control_file(directory / "cgroup.kill", 1):
                     return
         if self._freezer is None:
             self._kill_each(self._select_victims(select_spared))
@@ -198,14 +195,14 @@ class ControlGroup:
                 self._holders.add(holder)
                 # A process that does not stop in time is killed all the same; the next round finds its children.
                 with contextlib.suppress(SandboxUnavailableError):
-                    cgroup_freezer.stop_processes(self._freezer, _KILL_ROUND_TIMEOUT_S)
+                    freezer.stop_processes(self._freezer, _KILL_ROUND_TIMEOUT_S)
             self._kill_each(self._select_victims(select_spared))
             if select_spared is None:
-                cgroup_freezer.resume_processes(
+                freezer.resume_processes(
                     self._freezer
                 )  # even while another thread stops the group: no process runs anything more
         finally:
-            cgroup_freezer.run_to_completion(lambda: self._release(holder))
+            freezer.run_to_completion(lambda: self._release(holder))
 
     def _kill_each(self, pids: Collection[int]) -> None:
         for pid in pids:
@@ -235,14 +232,14 @@ class ControlGroup:
         with self._lock:
             self._holders.discard(holder)
             if not self._holders and self._freezer is not None:
-                cgroup_freezer.resume_processes(self._freezer)
+                freezer.resume_processes(self._freezer)
 
 
 def create_group(memory_bytes: int, pids: int) -> ControlGroup | None:
     """Create a control group with limits; None if `unavailable_reason` says why not."""
     if unavailable_reason() is not None:
         return None
-    return _make_group(cgroup_hierarchies.find_parent_groups(os.getpid()), memory_bytes, pids)
+    return _make_group(freezer.find_parent_groups(os.getpid()), memory_bytes, pids)
 
 
 def unavailable_reason() -> str | None:
@@ -252,9 +249,7 @@ def unavailable_reason() -> str | None:
 
 def available_controllers() -> frozenset[str]:
     """Controllers of a control group created here: some of "freezer", "memory" and "pids"."""
-    return frozenset(
-        cgroup_hierarchies.find_parent_groups(os.getpid()) if unavailable_reason() is None else ()
-    )
+    return frozenset(freezer.find_parent_groups(os.getpid()) if unavailable_reason() is None else ())
 
 
 def remove_stale_groups(parents: Iterable[Path]) -> None:
@@ -263,7 +258,7 @@ def remove_stale_groups(parents: Iterable[Path]) -> None:
     stale: dict[str, dict[str, Path]] = {}
     for parent in dict.fromkeys(parents):
         for directory in (*list_matches(parent, "takeover-*"), *list_matches(parent.parent, "*/takeover-*")):
-            match = cgroup_hierarchies.GROUP_NAME.fullmatch(directory.name)
+            match = freezer.GROUP_NAME.fullmatch(directory.name)
             if match is None:
                 continue
             maker = f"{boot}/{match[1].replace('-', '/')}"
@@ -279,9 +274,9 @@ def remove_stale_groups(parents: Iterable[Path]) -> None:
 @functools.lru_cache(maxsize=1)
 def _compute_unavailable_reason(pid: int) -> str | None:
     """For the process `pid`, which is this one: a fork looks for itself."""
-    parents = cgroup_hierarchies.find_parent_groups(pid)
+    parents = freezer.find_parent_groups(pid)
     if not parents:
-        return f"{cgroup_hierarchies.describe_obstacle()} ({_HINT})"
+        return f"{freezer.describe_obstacle()} ({_HINT})"
     remove_stale_groups(parents.values())
     try:
         group = _make_group(parents, 1 << 30, 64)
@@ -298,7 +293,7 @@ def _compute_unavailable_reason(pid: int) -> str | None:
 
 
 def _make_group(parents: Mapping[str, Path], memory_bytes: int, pids: int) -> ControlGroup:
-    name = cgroup_hierarchies.make_group_name()
+    name = freezer.make_group_name()
     group = ControlGroup({controller: parent / name for controller, parent in parents.items()})
     try:
         for directory in dict.fromkeys(parents.values()):
@@ -315,9 +310,9 @@ def _make_group(parents: Mapping[str, Path], memory_bytes: int, pids: int) -> Co
 @functools.lru_cache(maxsize=1)
 def _start_guard(pid: int) -> subprocess.Popen[bytes]:
     """A process that resumes and removes what this one leaves when it is killed."""
-    parents = map(str, dict.fromkeys(cgroup_hierarchies.find_parent_groups(pid).values()))
+    parents = map(str, dict.fromkeys(freezer.find_parent_groups(pid).values()))
     return subprocess.Popen(
-        ["sh", "-c", _GUARD_SCRIPT, cgroup_hierarchies.group_name_prefix(), *parents],
+        ["sh", "-c", _GUARD_SCRIPT, freezer.group_name_prefix(), *parents],
         env=host_programs.program_environment(),
         cwd="/",
         stdin=subprocess.PIPE,
@@ -329,6 +324,6 @@ def _start_guard(pid: int) -> subprocess.Popen[bytes]:
 
 def _hierarchy_kind(directory: Path) -> str:
     """A controller of the group's hierarchy."""
-    if cgroup_freezer.can_pause(directory):
+    if freezer.can_pause(directory):
         return "freezer"
     return "memory" if (directory / "memory.limit_in_bytes").exists() else "pids"

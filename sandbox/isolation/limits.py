@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
-from langgraph_takeover.sandbox.storage.safe_open import open_beneath, open_safely
+from langgraph_takeover.sandbox.untrusted_trees import open_beneath, open_safely
 
 _MIN_PAUSE_S = 1.0
 _MIN_MEMORY_PAUSE_S = 0.2

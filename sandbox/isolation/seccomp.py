@@ -14,7 +14,7 @@ import termios
 from collections.abc import Iterator
 from typing import Any
 
-from langgraph_takeover.sandbox.storage.failures import cache_unless
+from langgraph_takeover.base.failures import cache_unless
 
 # What Docker's default profile refuses a container without added capabilities: mounts and namespaces, the kernel itself,
 # clocks, keys, other processes' memory, and subsystems with a history of holes.

@@ -21,16 +21,16 @@ from typing import IO, NamedTuple
 
 import zstandard
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.sandbox.changes.layers import MAX_DEPTH
-from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.snapshots.archive_format import (
     BLOCK_BYTES,
     MAX_EXTENDED_HEADER_BYTES,
     MAX_MEMBERS,
     MAX_TOTAL_EXTENDED_HEADER_BYTES,
     MAX_TOTAL_PATH_BYTES,
+    SPARSE_KEYS,
 )
-from langgraph_takeover.sandbox.snapshots.sparse_files import SPARSE_KEYS
 
 _MAX_WINDOW_BYTES = 8 * 1024**2
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255

@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 
 import zstandard
 
-from langgraph_takeover.sandbox.changes.file_states import MAX_HASHED_FILE_BYTES
+from langgraph_takeover.sandbox.changes.change_report import MAX_HASHED_FILE_BYTES
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
 from langgraph_takeover.sandbox.snapshots.archive_format import (
     MAX_LAYER_BYTES,
@@ -21,6 +21,8 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
     ROOT_NAME,
     WHITEOUT_PREFIX,
     ZEROS,
+    MapReader,
+    WholeReader,
 )
 from langgraph_takeover.sandbox.snapshots.archive_members import (
     ArchiveMember,
@@ -28,8 +30,7 @@ from langgraph_takeover.sandbox.snapshots.archive_members import (
     DigestsByPath,
     sort_key,
 )
-from langgraph_takeover.sandbox.snapshots.content_digests import ContentDigest
-from langgraph_takeover.sandbox.snapshots.sparse_files import MapReader, WholeReader
+from langgraph_takeover.sandbox.snapshots.differences import ContentDigest
 
 _PAGE = 4096
 _MIN_FREE_PAGES = 1024  # more than any attribute needs

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import zstandard
 
-from langgraph_takeover.sandbox.changes.differences import Difference, list_differences
-from langgraph_takeover.sandbox.changes.file_states import MAX_HASHED_FILE_BYTES
+from langgraph_takeover.base.failures import clean_up, sync_directory
+from langgraph_takeover.sandbox.changes.change_report import MAX_HASHED_FILE_BYTES
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.snapshots.archive_format import (
@@ -24,13 +24,19 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
     MAX_TOTAL_PATH_BYTES,
     OPAQUE_MARK,
     ROOT_NAME,
+    SPARSE_KEYS,
     WHITEOUT_PREFIX,
+    SparseFile,
     archive_name,
 )
 from langgraph_takeover.sandbox.snapshots.archive_members import DigestsByPath, sort_key
-from langgraph_takeover.sandbox.snapshots.content_digests import ContentDigest, HashedFile, open_content
-from langgraph_takeover.sandbox.snapshots.sparse_files import SPARSE_KEYS, SparseFile
-from langgraph_takeover.sandbox.storage.failures import clean_up, sync_directory
+from langgraph_takeover.sandbox.snapshots.differences import (
+    ContentDigest,
+    Difference,
+    HashedFile,
+    list_differences,
+    open_content,
+)
 
 _XATTR = "SCHILY.xattr."
 _BASE = "TAKEOVER.base"

@@ -13,19 +13,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from langgraph_takeover.base.failures import clean_up
+from langgraph_takeover.base.values import Frozen
+from langgraph_takeover.sandbox import ownership
+from langgraph_takeover.sandbox import ownership as host_directories
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import (
-    Frozen,
     OutOfDiskError,
     SandboxSpec,
     SandboxUnavailableError,
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
-from langgraph_takeover.sandbox.storage import host_directories, ownership
-from langgraph_takeover.sandbox.storage.failures import clean_up
-from langgraph_takeover.sandbox.storage.removal import remove_tree, walk
+from langgraph_takeover.sandbox.snapshots.differences import content_digest
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree, walk
 
 WRITABLE_DIRECTORIES = ("workspace", "home", "tmp")
 """The writable directories of a sandbox with this host's system around it."""
@@ -67,7 +68,7 @@ def prepare_base(spec: SandboxSpec) -> Base:
     Raises SandboxUnavailableError and OutOfDiskError.
     """
     if spec.image is not None:
-        from langgraph_takeover.sandbox.docker.client import require_image
+        from langgraph_takeover.sandbox.docker_client import require_image
 
         base = _prepare_or_reuse(_prepare_from_image, require_image(spec.image).id)
         _started_bases[spec.image, base.digest] = base
@@ -155,8 +156,8 @@ def _prepare_from_directory(directory: Path, signature: str) -> Base:
 
 @functools.lru_cache(maxsize=256)
 def _prepare_from_image(name: str) -> Base:
-    from langgraph_takeover.sandbox.docker.client import client, require_image
-    from langgraph_takeover.sandbox.storage.ownership import make_labels
+    from langgraph_takeover.sandbox.docker_client import client, require_image
+    from langgraph_takeover.sandbox.ownership import make_labels
 
     image = require_image(name)
     environment = tuple(image.attrs["Config"].get("Env") or ())

@@ -1,8 +1,4 @@
-"""One snapshot as one file, at any URL of fsspec, from which another host can restore it.
-
-The file has a magic line, the lengths of header and archive, the header (the snapshot as JSON), the archive, and the
-SHA-256 of everything before it.
-"""
+"""One snapshot as one file, at any URL of fsspec, and the workspace files in it."""
 
 from __future__ import annotations
 
@@ -17,20 +13,74 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
-from langgraph_takeover.sandbox.docker.client import summarize_error
+from langgraph_takeover.base.failures import clean_up, sync_directory
+from langgraph_takeover.base.untrusted_input import parse_document
+from langgraph_takeover.base.values import Frozen
+from langgraph_takeover.sandbox.docker_client import summarize_error
 from langgraph_takeover.sandbox.interface import (
-    Frozen,
     OutOfDiskError,
     SandboxUnavailableError,
     Snapshot,
     SnapshotCorruptError,
 )
+from langgraph_takeover.sandbox.shell import escape_non_utf8
 from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
-from langgraph_takeover.sandbox.storage.failures import clean_up, sync_directory
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
+from langgraph_takeover.sandbox.snapshots.archive_reader import ArchiveContents
+from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, WRITABLE_DIRECTORIES
+
+
+class SnapshotContents(NamedTuple):
+    """The workspace files in which a snapshot differs from its base; or all of them."""
+
+    files: dict[str, str | None]
+    """SHA-256 by path, relative to the workspace; None if a report says otherwise."""
+    hidden_paths: frozenset[str]
+    is_complete: bool
+
+    def is_deleted(self, path: str) -> bool:
+        """Whether the path no longer exists."""
+        if path in self.files:
+            return False
+        parents = [path[:end] for end, letter in enumerate(path) if letter == "/"]
+        covered = any(parent in self.hidden_paths or parent in self.files for parent in parents)
+        return self.is_complete or covered or path in self.hidden_paths or "" in self.hidden_paths
+
+
+def read_contents(snapshot: Snapshot, store: Path) -> SnapshotContents:
+    """Read and verify everything in a snapshot. Raises SnapshotCorruptError and SandboxUnavailableError."""
+    return select_workspace(snapshot, read_archive_contents(snapshot, store))
+
+
+def select_workspace(snapshot: Snapshot, held: ArchiveContents) -> SnapshotContents:
+    """Return the workspace files among the contents of a snapshot's archive."""
+    top = _workspace_prefix(snapshot, held)
+    return SnapshotContents(
+        {
+            escape_non_utf8(path[len(top) :]): sha256
+            for path, sha256 in held.files.items()
+            if path.startswith(top)
+        },
+        frozenset(
+            escape_non_utf8(f"{path}/"[len(top) :].rstrip("/"))
+            for path in held.hidden
+            if f"{path}/".startswith(top)
+        ),
+        snapshot.base.startswith(COPY_PREFIX),
+    )
+
+
+def _workspace_prefix(snapshot: Snapshot, archive_contents: ArchiveContents) -> str:
+    """Return where the workspace is in the archive: with a directory as base, below its own directory."""
+    tops = {path.partition("/")[0] for path in (*archive_contents.files, *archive_contents.hidden)}
+    in_rooms = snapshot.backend == "process" or (
+        snapshot.backend == "host" and tops <= set(WRITABLE_DIRECTORIES)
+    )
+    prefix = WRITABLE_DIRECTORIES[0] if in_rooms else snapshot.workspace.strip("/")
+    return f"{prefix}/" if prefix else ""
+
 
 _MAGIC = b"takeover snapshot 1\n"
 _LENGTHS = struct.Struct(">QQ")
@@ -160,14 +210,14 @@ def _locate_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
     if not snapshot.location.startswith("sha256:"):
         yield store / Path(snapshot.location).name
         return
-    from langgraph_takeover.sandbox.snapshots import docker_images
+    from langgraph_takeover.sandbox.snapshots import images
 
-    image = docker_images.find_image(snapshot.location)
+    image = images.find_image(snapshot.location)
     if image is None:
         raise SnapshotCorruptError(f"snapshot image {snapshot.location[:19]} is not on this daemon")
     with tempfile.TemporaryDirectory(prefix="takeover-export-") as work_directory:
         archive_path = Path(work_directory) / "archive"
-        docker_images.write_archive(image, docker_images.require_base_image(snapshot.base), archive_path)
+        images.write_archive(image, images.require_base_image(snapshot.base), archive_path)
         yield archive_path
 
 

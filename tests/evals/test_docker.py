@@ -27,7 +27,7 @@ SYMPY = "sympy__sympy-23534"
 @pytest.fixture(scope="module")
 def images() -> Any:
     """The script that builds images without a registry; needs a daemon."""
-    from langgraph_takeover.sandbox.backends.docker import client
+    from langgraph_takeover.sandbox.docker_client import client
     from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
     try:
@@ -46,11 +46,10 @@ def images() -> Any:
 
 def only_snapshots_left(out: Path) -> None:
     """Check that a finished run leaves only its records with their snapshots, no container and no image."""
-    from langgraph_takeover.sandbox.gc.docker import list_resources
-    from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+    from langgraph_takeover.sandbox.gc import CollectionRequest, list_docker_resources
 
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    assert list_resources(CollectionRequest(run_id)) == []
+    assert list_docker_resources(CollectionRequest(run_id)) == []
     records = [path.parent for path in (out / "records").glob("*/record.json")]
     assert records
     for record in records:
@@ -143,7 +142,7 @@ def test_only_the_official_tests_get_network_and_only_on_request(
 def test_grading_leaves_no_volume(images: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness removes its container, but none of the volumes that an image declares."""
     from langgraph_takeover.evals.tasks.grading import grade
-    from langgraph_takeover.sandbox.docker.client import OwnedClient, client
+    from langgraph_takeover.sandbox.docker_client import OwnedClient, client
 
     images.build_suite(ROOT / "evals" / "tasks" / "suite" / "tasks", images.build_base())
     (task,) = load_tasks("bundled", ["ledger__ledger-12"])
@@ -173,7 +172,7 @@ def test_grading_leaves_no_volume(images: Any, tmp_path: Path, monkeypatch: pyte
 LEAVE_CONTAINER = """
 import os, signal, sys
 from langgraph_takeover.sandbox.backends.docker import client
-from langgraph_takeover.sandbox.storage.ownership import make_labels
+from langgraph_takeover.sandbox.ownership import make_labels
 
 container = client().containers.create(sys.argv[1], "sleep 600", labels=make_labels(sys.argv[2]))
 container.start()

@@ -17,7 +17,7 @@ import pytest
 
 from langgraph_takeover import open_home
 from langgraph_takeover.errors import ThreadNotFoundError
-from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox import ownership
 
 from ..chat_server import ChatServer
 from .conftest import (
@@ -108,9 +108,7 @@ def test_a_killed_takeover_resumes_at_its_step(
     kill_process(process)
     taker.go_on.set()
     assert len(read_rows(out)) < 2
-    sandboxes_of_run = (
-        host_directories.runs_directory() / json.loads((out / "config.json").read_text())["run_id"]
-    )
+    sandboxes_of_run = ownership.runs_directory() / json.loads((out / "config.json").read_text())["run_id"]
     assert any(sandboxes_of_run.iterdir())
     with open_home(out) as home:
         begun = {}

@@ -23,7 +23,7 @@ from langgraph_takeover.evals.models import build_model
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.handoff.views import VIEWS
-from langgraph_takeover.sandbox.storage.host_directories import ROOT_VARIABLE
+from langgraph_takeover.sandbox.ownership import ROOT_VARIABLE
 
 from ..chat_server import ChatServer
 from .conftest import ONE_POINT, ROOT, RunCommand, assert_refused, read_rows
@@ -176,8 +176,7 @@ def test_no_artifact_of_a_run_contains_a_secret(
 def test_no_image_and_no_container_contains_the_models_key(
     request: pytest.FixtureRequest, chat_server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from langgraph_takeover.sandbox.gc.docker import list_resources, remove
-    from langgraph_takeover.sandbox.gc.resources import Resource
+    from langgraph_takeover.sandbox.gc import Resource, list_docker_resources, remove_objects
 
     builder = request.getfixturevalue("images")
     builder.build_suite(ROOT / "evals" / "tasks" / "suite" / "tasks", builder.build_base())
@@ -192,9 +191,9 @@ def test_no_image_and_no_container_contains_the_models_key(
     found: dict[str, bytes] = {}
 
     def ours(kind: str) -> list[Resource]:
-        return [one for one in list_resources() if one.kind == kind and one.owner.startswith(owner)]
+        return [one for one in list_docker_resources() if one.kind == kind and one.owner.startswith(owner)]
 
-    request.addfinalizer(lambda: remove(ours("image")))
+    request.addfinalizer(lambda: remove_objects(ours("image")))
 
     def look(event: dict[str, Any]) -> None:
         found[f"progress {len(found)}"] = json.dumps(event, ensure_ascii=False).encode()

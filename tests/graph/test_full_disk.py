@@ -17,10 +17,11 @@ import pytest
 
 from langgraph_takeover import open_home, resume, run, sandbox
 from langgraph_takeover.handoff.ledger import LedgerUnavailableError, handoffs
+from langgraph_takeover.sandbox import ownership
+from langgraph_takeover.sandbox import ownership as host_directories
 from langgraph_takeover.sandbox.backends import bubblewrap, host, overlay
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import host_directories, ownership
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 from ..conftest import fill_disk, mount_small_disk, skip_missing
 from .conftest import DONE, FIX, NOTE, PROMPT, SHOW, TEST, RunHarness, get_shown_lines, scripted_model

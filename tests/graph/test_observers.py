@@ -13,12 +13,11 @@ from opentelemetry.metrics import _internal as metrics_state
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from langgraph_takeover import RunStatus
+from langgraph_takeover.base import failures, telemetry
+from langgraph_takeover.base.failures import ObserverErrors, get_logger
+from langgraph_takeover.base.telemetry import flush, record_value, start_span
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.telemetry import CAPTURE_VARIABLE
-from langgraph_takeover.sandbox import telemetry
-from langgraph_takeover.sandbox.storage import observers
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors, get_logger
-from langgraph_takeover.sandbox.telemetry import flush, record_value, start_span
 
 from .conftest import DONE, EDIT, RunHarness, scripted_model
 
@@ -49,7 +48,7 @@ class BrokenProvider:
 
 @pytest.fixture(autouse=True)
 def _nothing_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observers, "_reported", set())
+    monkeypatch.setattr(failures, "_reported", set())
 
 
 @pytest.fixture(params=["on_start", "on_end", "force_flush", "tracer", "meter"])

@@ -202,9 +202,9 @@ def test_a_holder_that_lost_its_lease_writes_nothing_any_more(writer_bench: Writ
             points=(),
         )
         assert notes(taken.state) == "[exit code 0]\n1\n"
-    from langgraph_takeover.sandbox.storage import host_directories
+    from langgraph_takeover.sandbox import ownership
 
-    assert find_run_processes(host_directories.runs_directory() / writer_bench.directory.parent.name) == {}
+    assert find_run_processes(ownership.runs_directory() / writer_bench.directory.parent.name) == {}
 
 
 @pytest.mark.sampled(2)

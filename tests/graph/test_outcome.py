@@ -69,7 +69,7 @@ def test_answer_and_cost(bench: RunHarness) -> None:
 
 def test_an_earlier_patch_that_does_not_apply(bench: RunHarness) -> None:
     from langgraph_takeover.sandbox import start
-    from langgraph_takeover.sandbox.repository.patches import head_commit, patch_since
+    from langgraph_takeover.sandbox.repository import head_commit, patch_since
 
     with start(bench.spec) as sandbox:
         commit = head_commit(sandbox)
@@ -161,7 +161,7 @@ def test_a_record_without_a_patch_says_why(bench: RunHarness) -> None:
 def test_a_childs_left_out_files_exclude_its_parents() -> None:
     from langgraph_takeover import Outcome
     from langgraph_takeover.graph.runs.delegation import _child_result
-    from langgraph_takeover.sandbox.repository.patches import LeftOut
+    from langgraph_takeover.sandbox.repository import LeftOut
 
     old, new = (LeftOut(path=name, reason="larger than 16 MiB") for name in ("old", "new"))
     outcome = Outcome(thread="c", left_out=(new, old), left_out_count=2, state={})

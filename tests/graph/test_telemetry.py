@@ -25,8 +25,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from langgraph_takeover import Prices, RunStatus
+from langgraph_takeover.base.telemetry import CONTENT_ATTRIBUTES
 from langgraph_takeover.nodes.telemetry import CAPTURE_VARIABLE
-from langgraph_takeover.sandbox.telemetry import CONTENT_ATTRIBUTES
 
 from ..test_layers import LAYERS
 from .conftest import DONE, EDIT, PROMPT, TEST, RunHarness, native_reply, scripted_model
@@ -430,7 +430,7 @@ def test_every_attribute_is_documented() -> None:
     modules = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if "suite" not in path.parts]
     texts = [path.read_text(encoding="utf-8") for path in modules]
     text = "\n".join(
-        each for each in texts if "langgraph_takeover.sandbox.telemetry" in each or "_INSTRUMENTS" in each
+        each for each in texts if "langgraph_takeover.base.telemetry" in each or "_INSTRUMENTS" in each
     )
     used = set(re.findall(r'"((?:takeover|gen_ai)\.[a-z_.]+)"', text)) | set(
         re.findall(r'"(error\.type)"', text)

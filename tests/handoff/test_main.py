@@ -19,7 +19,7 @@ from langgraph_takeover.graph.cli.main import _report_errors, app
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordStore, to_json
 from langgraph_takeover.handoff.text.fence import neutralize
-from langgraph_takeover.sandbox.repository.patches import LeftOut
+from langgraph_takeover.sandbox.repository import LeftOut
 
 from ..graph.conftest import DONE, RunHarness, scripted_model
 from .conftest import NAME

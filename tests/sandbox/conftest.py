@@ -86,7 +86,7 @@ def testbed_image(request: pytest.FixtureRequest) -> Callable[[], contextlib.Abs
     def build_image() -> Iterator[str]:
         base = request.getfixturevalue("base_image")
         repository = request.getfixturevalue("repository")
-        from langgraph_takeover.sandbox.backends.docker import client
+        from langgraph_takeover.sandbox.docker_client import client
 
         tag = f"takeover/contract-{secrets.token_hex(4)}"
         container = client().containers.create(base, ["true"])

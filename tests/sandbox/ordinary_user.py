@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from langgraph_takeover.sandbox.storage import host_directories
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox import ownership
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 from ..conftest import skip_missing
 
@@ -42,7 +42,7 @@ def run_python_as_user(directory: Path, *arguments: str | Path) -> str:
             "HOME": str(directory),
             "TMPDIR": str(directory),
             "PYTHONDONTWRITEBYTECODE": "1",
-            host_directories.ROOT_VARIABLE: str(directory / "home"),
+            ownership.ROOT_VARIABLE: str(directory / "home"),
         },
         cwd=_ROOT,
         capture_output=True,

@@ -11,7 +11,7 @@ import pytest
 from langgraph_takeover.sandbox.contract.files import *  # noqa: F403
 from langgraph_takeover.sandbox.contract.kit import Kit, check_output
 from langgraph_takeover.sandbox.contract.snapshots import *  # noqa: F403
-from langgraph_takeover.sandbox.snapshots import docker_images
+from langgraph_takeover.sandbox.snapshots import images
 
 from .conftest import open_kit
 
@@ -29,12 +29,12 @@ def test_an_image_of_too_many_layers_is_merged(
 ) -> None:
     with open_kit("docker-commit", repository, testbed_image) as kit:
         sandbox = kit.start()
-        below = len(docker_images.require_base_image(str(kit.spec().image))["RootFS"]["Layers"])
+        below = len(images.require_base_image(str(kit.spec().image))["RootFS"]["Layers"])
         monkeypatch.setattr("langgraph_takeover.sandbox.backends.docker._MAX_LAYERS", below + 2)
         for step in range(4):
             check_output(sandbox, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
             snapshot = sandbox.snapshot(tmp_path).result()
-            found = docker_images.find_image(snapshot.location)
+            found = images.find_image(snapshot.location)
             assert found is not None
             assert len(found["RootFS"]["Layers"]) <= below + 2
             sandbox.close()

@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.gc import collector, files
-from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+from langgraph_takeover.sandbox import gc, ownership, untrusted_trees
+from langgraph_takeover.sandbox import ownership as host_directories
+from langgraph_takeover.sandbox.gc import CollectionRequest
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
-from langgraph_takeover.sandbox.storage import host_directories, ownership, removal
 
 from ..conftest import skip_missing
 
@@ -143,7 +143,7 @@ def harness(repository: Path, commands: subprocess.Popen[str]) -> Iterator[GcHar
         run.communicate()
     for process in sleepers(found.home):
         process.kill()
-    removal.remove_tree(parent)
+    untrusted_trees.remove_tree(parent)
 
 
 def kill_run(run: subprocess.Popen[str]) -> None:
@@ -277,8 +277,8 @@ print(lost)
 """
 _COLLECTOR = """
 import os, sys
-from langgraph_takeover.sandbox.gc.collector import remove
-from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+from langgraph_takeover.sandbox.gc import remove
+from langgraph_takeover.sandbox.gc import CollectionRequest
 from langgraph_takeover.sandbox.gc import files
 
 ended = 0
@@ -328,7 +328,7 @@ def test_a_run_waits_while_its_old_files_are_removed(
             assert newcomer.poll() is None
             time.sleep(0.01)
         assert [path.name for path in (host_directories.runs_directory() / "again").iterdir()] == ["old"]
-        removal.remove_tree(removal.set_aside(host_directories.runs_directory() / "again"))
+        untrusted_trees.remove_tree(untrusted_trees.set_aside(host_directories.runs_directory() / "again"))
     assert newcomer.stdout is not None
     assert newcomer.stdout.readline() == "True\n"
     with ownership.claim("again") as alone:
@@ -339,13 +339,13 @@ def test_a_run_waits_while_its_old_files_are_removed(
 
 def test_sandboxes_that_start_during_collection_work(harness: GcHarness) -> None:
     env = harness.environment()
-    collector = subprocess.Popen([sys.executable, "-c", _COLLECTOR], cwd=ROOT, env=env, stdout=-1, text=True)
+    gc = subprocess.Popen([sys.executable, "-c", _COLLECTOR], cwd=ROOT, env=env, stdout=-1, text=True)
     owner = new_owner()
-    while collector.poll() is None:
+    while gc.poll() is None:
         run = harness.run(owner, *list_embedded_programs())
         assert set(answer(run).split()) == {"kept"}
         kill_run(run)
-    collector.communicate()
+    gc.communicate()
 
 
 @pytest.mark.parametrize("wrong", ["home", "runs", "locks", "bases"])
@@ -449,11 +449,11 @@ def test_a_link_instead_of_a_stale_directory_is_not_followed(
     run.mkdir(parents=True)
     outside.mkdir(mode=0o500)
     (outside / "file").write_text("")
-    (found,) = files.list_stored_resources(CollectionRequest())
+    (found,) = gc.list_stored_resources(CollectionRequest())
     run.rmdir()
     run.symlink_to(outside)
     assert found.is_stale
-    assert collector.remove(found) is None
+    assert gc.remove_resource(found) is None
     assert everything(harness.home / "runs") == []
     assert (outside / "file").is_file()
     assert outside.stat().st_mode & 0o777 == 0o500
@@ -475,7 +475,7 @@ def image(testbed_image: Callable[[], contextlib.AbstractContextManager[str]]) -
 
 
 def daemon() -> Any:
-    from langgraph_takeover.sandbox.docker.client import client
+    from langgraph_takeover.sandbox.docker_client import client
 
     try:
         return client()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.cli.main import app
-from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+from langgraph_takeover.sandbox.gc import CollectionRequest
 from langgraph_takeover.sandbox.interface import SandboxSpec, Snapshot
 
 ROOT = Path(__file__).parents[2]

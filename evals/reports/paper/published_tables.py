@@ -9,8 +9,8 @@ from typing import Literal
 
 import yaml
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.evals.run.results import Results
-from langgraph_takeover.sandbox.interface import Frozen
 
 ALL = "all"
 """A row of all pairs, or of all categories."""

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.evals.reports.collection import ReportData, display_names
 from langgraph_takeover.handoff.views.names import CONTINUATION
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

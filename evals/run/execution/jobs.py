@@ -27,8 +27,8 @@ from langgraph_takeover.handoff.ledger.database import Database
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.session.snapshots import build_owner_name
-from langgraph_takeover.sandbox.gc import docker, files
-from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+from langgraph_takeover.sandbox import gc
+from langgraph_takeover.sandbox.gc import CollectionRequest
 
 _RowT = TypeVar("_RowT", bound=Row)
 
@@ -74,7 +74,7 @@ def remove_stale_resources(config: RunConfig, paths: RunPaths, home: Home) -> No
 def list_stale_resources(config: RunConfig, home: Home) -> list[str]:
     """What a killed run left behind besides snapshots, which its resumption removes: kind, name and reason."""
     request = CollectionRequest()
-    found = docker.list_resources() if config.sandbox == "docker" else files.list_stored_resources(request)
+    found = gc.list_docker_resources() if config.sandbox == "docker" else gc.list_stored_resources(request)
     owners = set(_list_owners(config, home))
     return [
         f"{each.kind} {each.name} ({each.reason})"

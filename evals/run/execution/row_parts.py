@@ -27,7 +27,7 @@ from langgraph_takeover.handoff.views import Recipient, find_view, measure_view
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.state import AgentState, get_task
-from langgraph_takeover.sandbox.repository.patches import Patch
+from langgraph_takeover.sandbox.repository import Patch
 
 
 def redact_events(state: AgentState) -> list[Event]:

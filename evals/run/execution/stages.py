@@ -73,7 +73,7 @@ from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import get_task
 from langgraph_takeover.sandbox import SandboxManager, start
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
-from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
+from langgraph_takeover.sandbox.repository import RepositoryError, patch_since
 
 _RowT = TypeVar("_RowT", bound=Row)
 

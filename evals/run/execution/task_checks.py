@@ -19,8 +19,8 @@ from langgraph_takeover.evals.tasks.verdicts import compute_key, grade_with_retr
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import SandboxSpec
-from langgraph_takeover.sandbox.storage.host_directories import ensure_directory, ensure_root
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.ownership import ensure_directory, ensure_root
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 _CURE = "correct the task, or pass --no-check-tasks"
 _MAX_REASON_CHARS = 600

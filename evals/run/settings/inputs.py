@@ -9,8 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.prompts import compute_digests
-from langgraph_takeover.sandbox.interface import Frozen, SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.tasks import Task
@@ -106,7 +107,7 @@ def digest_path(path: Path) -> str:
 
 def find_image_id(name: str) -> str:
     """The id of a local Docker image; empty if unknown."""
-    from langgraph_takeover.sandbox.backends.docker import require_image
+    from langgraph_takeover.sandbox.docker_client import require_image
 
     try:
         return str(require_image(name).id)

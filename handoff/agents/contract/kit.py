@@ -12,7 +12,7 @@ from types import TracebackType
 
 from langgraph_takeover.handoff.agents.adapter import MAX_OUTPUT_BYTES, AgentAdapter, AgentOutput, Launch
 from langgraph_takeover.handoff.agents.session_files import has_results
-from langgraph_takeover.sandbox.storage.removal import list_matches
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 _IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org")
 

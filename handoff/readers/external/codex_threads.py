@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from langgraph_takeover.base.untrusted_input import (
+    MAX_FILE_BYTES,
+    check_values,
+    parse_json,
+    read_untrusted_file,
+)
 from langgraph_takeover.handoff.readers.recorded_run import to_mapping
-from langgraph_takeover.handoff.text.files import MAX_FILE_BYTES, read_untrusted_file
-from langgraph_takeover.sandbox.storage.removal import list_matches
-from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 Row = Mapping[str, Any]
 WITHDRAWN = "is_withdrawn"

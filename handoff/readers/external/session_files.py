@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.base.untrusted_input import parse_json, read_untrusted_head
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.readers.external import codex_threads
-from langgraph_takeover.handoff.text.files import read_untrusted_head
-from langgraph_takeover.sandbox.interface import TakeoverError
-from langgraph_takeover.sandbox.storage.removal import list_matches
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 LATEST = "latest"
 _OPENCODE = "opencode"

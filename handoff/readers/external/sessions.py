@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.external.branches import BackgroundCommands, CommandResult
 from langgraph_takeover.handoff.readers.external.contexts import separate_contexts
@@ -24,7 +25,6 @@ from langgraph_takeover.handoff.shell.windows import write_powershell_command
 from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.events import TraceFormat, Usage
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms, sum_forms
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _MAX_CHARS = 500
 _MAX_CALLS = 20

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.readers.inference import shell
 from langgraph_takeover.handoff.readers.inference.content import Content, add_opaque_change, known_content
 from langgraph_takeover.handoff.readers.inference.content_edits import (
@@ -19,7 +20,6 @@ from langgraph_takeover.handoff.shell.command_effects import find_effect, may_ed
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.sandbox.interface import FileChange
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.nodes.external.apis.conversation import Conversation, read_call
 from langgraph_takeover.nodes.external.apis.model_request import (
     ModelRequest,
@@ -14,7 +15,6 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     list_objects,
 )
 from langgraph_takeover.nodes.external.apis.replies import FinishReason, ReplyParts, VendorReply, WireCall
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 JsonObject = dict[str, Any]
 _STOP_REASONS = {

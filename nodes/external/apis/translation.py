@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.external.apis import chat, messages, responses
 from langgraph_takeover.nodes.external.apis.model_request import (
@@ -25,7 +26,6 @@ from langgraph_takeover.nodes.external.apis.replies import (
 )
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
 from langgraph_takeover.nodes.model.usage import count_chars, make_storable
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 JSON_TYPE = "application/json"
 EVENT_STREAM_TYPE = "text/event-stream"

@@ -21,7 +21,7 @@ import pytest
 
 from langgraph_takeover.evals.run.rows import STAGES
 from langgraph_takeover.graph.runs.signals import WAITING
-from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox import ownership
 
 from ...chat_server import ChatServer
 from ...conftest import skip_missing
@@ -199,7 +199,7 @@ def nothing_left(out: Path, *nodes: Started) -> None:
     assert [directory for each in nodes for directory in each.directories()] == []
     assert not (out / "depot").exists()
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    sandboxes = {path.name for path in host_directories.runs_directory().glob(f"{run_id}*")}
+    sandboxes = {path.name for path in ownership.runs_directory().glob(f"{run_id}*")}
     assert not sandboxes
 
 

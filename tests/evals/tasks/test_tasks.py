@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.sandbox import SandboxManager
 from langgraph_takeover.sandbox.backends.host import unavailable_reason
 from langgraph_takeover.sandbox.changes.layers import LayerStack
-from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
+from langgraph_takeover.sandbox.snapshots.differences import content_digest
 
 from ...conftest import skip_missing
 from .shop_task import Shop

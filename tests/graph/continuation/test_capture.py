@@ -20,9 +20,9 @@ from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.records.verification import Verification, verify_record
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.sandbox import OutOfDiskError, restore
-from langgraph_takeover.sandbox.backends.selection import make_restore_spec
+from langgraph_takeover.sandbox.backends.base import make_restore_spec
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-from langgraph_takeover.sandbox.storage.host_directories import ROOT_VARIABLE
+from langgraph_takeover.sandbox.ownership import ROOT_VARIABLE
 
 from ...agent_sessions import (
     EDIT,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.agents import CaptureError, prepare_continuation
+from langgraph_takeover.base import untrusted_input
 from langgraph_takeover.handoff.readers import TraceError
 from langgraph_takeover.handoff.readers.external.session_files import SessionError
 from langgraph_takeover.handoff.records.record import RecordStore
-from langgraph_takeover.handoff.text import files
 
 from ...agent_sessions import (
     EDIT,
@@ -57,7 +57,7 @@ def test_a_file_that_becomes_a_pipe_does_not_block(workplace: Workplace) -> None
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(OSError, match="not a regular file"):
-        files.read_untrusted_head(path, 10)
+        untrusted_input.read_untrusted_head(path, 10)
 
 
 @pytest.mark.parametrize(

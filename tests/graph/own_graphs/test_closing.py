@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from langgraph_takeover import Home, open_home, open_run
+from langgraph_takeover.base.failures import cache_unless, clean_up, run_all
 from langgraph_takeover.errors import LedgerUnavailableError, SandboxUnavailableError, TakeoverError
 from langgraph_takeover.integrations import open_sandbox
 from langgraph_takeover.sandbox import SandboxManager, SandboxSpec, start
 from langgraph_takeover.sandbox.backends import host, overlay
-from langgraph_takeover.sandbox.storage.failures import cache_unless, clean_up, run_all
 
 from ...conftest import skip_missing
 from ..conftest import DONE, RunHarness, scripted_model
@@ -24,9 +24,9 @@ from ..conftest import DONE, RunHarness, scripted_model
 @pytest.fixture
 def no_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SandboxSpec:
     """A spec for a daemon that does not answer."""
-    from langgraph_takeover.sandbox.docker import client
+    from langgraph_takeover.sandbox import docker_client
 
-    client.client.cache_clear()
+    docker_client.client.cache_clear()
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     return SandboxSpec(backend="docker", image="none")
 

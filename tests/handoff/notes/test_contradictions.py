@@ -18,7 +18,7 @@ from langgraph_takeover.handoff.notes.structured_note import render_structured_n
 from langgraph_takeover.handoff.records.record import Claim, ExternalSession, HandoffRecord, StatedFields
 from langgraph_takeover.handoff.text.note_fields import MAX_STATED_FILES, UNKNOWN
 from langgraph_takeover.handoff.trace.events import FileRead
-from langgraph_takeover.sandbox.repository.patches import LeftOut
+from langgraph_takeover.sandbox.repository import LeftOut
 
 from .test_structured_note import CORE, FAILED, PASSED, A, B, C, Run, change, notes
 

@@ -7,7 +7,7 @@ import pytest
 from langgraph_takeover.handoff.records.left_out import NOT_SEEN, add_observed_changes, format_left_out
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.sandbox.interface import FileChange
-from langgraph_takeover.sandbox.repository.patches import UNRESOLVED, LeftOut, Patch
+from langgraph_takeover.sandbox.repository import UNRESOLVED, LeftOut, Patch
 
 
 def observe(index: int, *changes: tuple[str, str | None, str | None]) -> Event:

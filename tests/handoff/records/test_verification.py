@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.records.verification import (
 )
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.sandbox.interface import FileChange, SnapshotCorruptError
-from langgraph_takeover.sandbox.snapshots.contents import read_contents
+from langgraph_takeover.sandbox.snapshots.transfer import read_contents
 
 from ...graph.conftest import DONE, NOTE, POINTS, RunHarness, scripted_model
 from ..conftest import NAME

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from langgraph_takeover.base.untrusted_input import check_values, read_untrusted_file
 from langgraph_takeover.handoff.readers import TraceError, read_traces
-from langgraph_takeover.handoff.text.files import read_untrusted_file
-from langgraph_takeover.sandbox.storage.untrusted_json import check_values
 
 
 def descriptors() -> set[str]:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
+from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.nodes.external.apis import (
     Api,
     ModelRequest,
@@ -23,7 +24,6 @@ from langgraph_takeover.nodes.external.apis import (
     write_reply,
 )
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError, PermanentModelError
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 from ...random_examples import examples
 

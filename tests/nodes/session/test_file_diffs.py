@@ -15,7 +15,7 @@ from langgraph_takeover.nodes.session.file_diffs import MAX_DIFF_CHARS, MAX_FILE
 from langgraph_takeover.sandbox import start
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
-from langgraph_takeover.sandbox.repository.patches import head_commit
+from langgraph_takeover.sandbox.repository import head_commit
 
 from ...conftest import skip_missing
 

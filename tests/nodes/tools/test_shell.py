@@ -19,7 +19,7 @@ def execute(box: sandbox.Sandbox, command: str, timeout_s: float = 20) -> list[s
 
 
 def test_a_timeout_is_reported_with_what_it_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_takeover.sandbox.shell.session.GRACE_S", 0.5)
+    monkeypatch.setattr("langgraph_takeover.sandbox.shell.GRACE_S", 0.5)
     make_repository(tmp_path / "repository")
     stopped = "[stopped after 1 s: the command and its child processes were killed]"
     with sandbox.start(SandboxSpec(backend="process", directory=tmp_path / "repository")) as box:

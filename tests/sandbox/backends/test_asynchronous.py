@@ -14,7 +14,7 @@ import pytest
 
 from langgraph_takeover import sandbox as sandbox_module
 from langgraph_takeover.sandbox import AsyncSandbox, SandboxSpec, SandboxUnavailableError
-from langgraph_takeover.sandbox.backends import pools
+from langgraph_takeover.sandbox.backends import asynchronous
 
 _UNIQUE = f"{300 + secrets.randbelow(10**6) / 10**6}"
 """Seconds of a sleep that no other process makes."""
@@ -114,7 +114,7 @@ def test_a_sandbox_that_starts_after_its_task_was_cancelled_is_closed(
             await task
 
     monkeypatch.setattr(sandbox_module, "start", start_late)
-    monkeypatch.setattr(pools, "_END_GRACE_S", 0.05)
+    monkeypatch.setattr(asynchronous, "_END_GRACE_S", 0.05)
     asyncio.run(work())
     may_open.set()
     while not opened or Path(opened[0].workspace).exists():

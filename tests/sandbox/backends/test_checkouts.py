@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.sandbox import SandboxSpec, SnapshotCorruptError, default_backend, restore, start
+from langgraph_takeover.sandbox import (
+    SandboxSpec,
+    SnapshotCorruptError,
+    default_backend,
+    ownership,
+    restore,
+    start,
+)
 from langgraph_takeover.sandbox.backends import checkouts, host
-from langgraph_takeover.sandbox.backends.selection import make_restore_spec
+from langgraph_takeover.sandbox.backends.base import make_restore_spec
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
 from langgraph_takeover.sandbox.snapshots import archive_writer
-from langgraph_takeover.sandbox.storage import host_directories
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 from ...agent_sessions import describe_tree, make_repository
 from ...conftest import skip_missing
@@ -55,7 +61,7 @@ def test_a_snapshot_needs_no_base_of_this_host(shop: Path, tmp_path: Path, backe
     store = tmp_path / "store"
     store.mkdir()
     snapshot = checkouts.snapshot_directory(shop, store, backend=backend, owner="test")
-    remove_tree(host_directories.root() / "bases")
+    remove_tree(ownership.root() / "bases")
     remove_tree(shop)
     sandbox = restore(snapshot, store, make_restore_spec(snapshot, backend))
     try:
@@ -85,7 +91,7 @@ def test_a_checkout_of_a_snapshot_over_a_base(shop: Path, tmp_path: Path) -> Non
 def test_nothing_is_left_behind(shop: Path, tmp_path: Path) -> None:
     snapshot = checkouts.snapshot_directory(shop, tmp_path, backend="host", owner="leftover")
     checkouts.write_checkout(snapshot, tmp_path, tmp_path / "copy")
-    root = host_directories.root()
+    root = ownership.root()
     assert [path.name for path in root.glob("*/leftover-*")] == []
     assert [path.name for path in root.glob("*/checkout-*")] == []
 

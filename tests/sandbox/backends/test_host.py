@@ -20,16 +20,16 @@ import psutil
 import pytest
 
 from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox import ownership, untrusted_trees
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.backends.file_trees import OverlayTree, SavedDigests
 from langgraph_takeover.sandbox.backends.processes import find_descendants
+from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files
 from langgraph_takeover.sandbox.contract import Kit, check_output, run
 from langgraph_takeover.sandbox.interface import OutOfDiskError, Snapshot, SnapshotCorruptError
 from langgraph_takeover.sandbox.isolation import cgroups
-from langgraph_takeover.sandbox.isolation.cgroup_freezer import NO_PROCESSES
-from langgraph_takeover.sandbox.repository.contents import list_unsaved_files
-from langgraph_takeover.sandbox.storage import host_directories, removal
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.isolation.freezer import NO_PROCESSES
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 from ...conftest import skip_missing
 from ..conftest import open_kit
@@ -51,7 +51,7 @@ def other_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Another home for the files of sandboxes, as on a second host."""
     directory = Path(tempfile.mkdtemp(prefix="takeover-home-", dir="/var/tmp"))
     directory.chmod(0o711)
-    monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(directory))
+    monkeypatch.setenv(ownership.ROOT_VARIABLE, str(directory))
     yield directory
     remove_tree(directory)
 
@@ -77,12 +77,12 @@ def test_a_snapshot_copies_nothing(host: Kit, tmp_path: Path) -> None:
     with host.close_started():
         live_sandbox = host.start()
         check_output(live_sandbox, "head -c 30M /dev/urandom >big")
-        before = removal.disk_usage(host_directories.runs_directory() / host.owner)
+        before = untrusted_trees.disk_usage(ownership.runs_directory() / host.owner)
         snapshot = live_sandbox.snapshot(tmp_path).result()
         successors = [host.restore(snapshot, tmp_path) for _ in range(3)]
         for successor in successors:
             assert check_output(successor, "head -c 30000000 big | wc -c; echo x >small") == "30000000\n"
-        assert removal.disk_usage(host_directories.runs_directory() / host.owner) < before + (1 << 20)
+        assert untrusted_trees.disk_usage(ownership.runs_directory() / host.owner) < before + (1 << 20)
 
 
 @pytest.mark.slow
@@ -138,13 +138,13 @@ def successor(kit: Kit, snapshot: Snapshot, store: Path, number: int) -> subproc
 def test_processes_restore_one_snapshot_at_once(
     host: Kit, tmp_path: Path, other_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(host_directories.ROOT_VARIABLE)
+    monkeypatch.delenv(ownership.ROOT_VARIABLE)
     with host.close_started():
         live_sandbox = host.start()
         check_output(live_sandbox, "echo frozen >state")
         snapshot = live_sandbox.snapshot(tmp_path).result()
     # Neither base nor layers exist there yet, so all of them unpack them.
-    monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(other_home))
+    monkeypatch.setenv(ownership.ROOT_VARIABLE, str(other_home))
     started = [successor(host, snapshot, tmp_path, number) for number in range(4)]
     for number, process in enumerate(started):
         assert process.stdout is not None
@@ -304,7 +304,7 @@ def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) 
         while any(Path(f"/proc/{child}").exists() for child in children):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-    assert str(host_directories.ensure_root()) not in Path("/proc/mounts").read_text()
+    assert str(ownership.ensure_root()) not in Path("/proc/mounts").read_text()
 
 
 @pytest.mark.slow
@@ -437,7 +437,7 @@ from pathlib import Path
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import host, overlay
 from langgraph_takeover.sandbox.interface import SandboxSpec
-from langgraph_takeover.sandbox.repository.contents import list_unsaved_files
+from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files
 assert os.geteuid() != 0
 spec = SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="anybody")
 store = Path(sys.argv[2])

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.sandbox.changes import file_states
-from langgraph_takeover.sandbox.changes import report as changes
-from langgraph_takeover.sandbox.changes.differences import list_differences
+from langgraph_takeover.sandbox.changes import change_report
+from langgraph_takeover.sandbox.changes import change_report as changes
+from langgraph_takeover.sandbox.changes.change_report import LayerChangeTracker, Mount
 from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQUE, LayerStack
-from langgraph_takeover.sandbox.changes.report import LayerChangeTracker, Mount
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.snapshots.differences import list_differences
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def list_unhashed(report: LayerChangeTracker) -> list[str]:
 def test_bytes_are_bounded_in_the_order_of_names(
     top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_states, "MAX_HASHED_BYTES", 250)
+    monkeypatch.setattr(change_report, "MAX_HASHED_BYTES", 250)
     for name in ("d", "b", "e", "a", "c"):
         (top / name).write_bytes(b"x" * 100)
     assert list_unhashed(report) == ["c", "d", "e"]
 
 
 def test_files_are_bounded(top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_states, "_MAX_HASHED_FILES", 2)
+    monkeypatch.setattr(change_report, "_MAX_HASHED_FILES", 2)
     for name in ("c", "a", "b"):
         (top / name).write_bytes(b"x")
     assert list_unhashed(report) == ["c"]

@@ -19,8 +19,8 @@ import docker
 import pytest
 
 from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox import docker_client
 from langgraph_takeover.sandbox.contract import check_output
-from langgraph_takeover.sandbox.docker import client
 from langgraph_takeover.sandbox.interface import (
     OutOfDiskError,
     SandboxSpec,
@@ -179,9 +179,9 @@ def selected_daemon(second: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def use_daemon(found: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
         patched.setenv("DOCKER_HOST", found.address)
-        client.client.cache_clear()
+        docker_client.client.cache_clear()
         yield
-    client.client.cache_clear()
+    docker_client.client.cache_clear()
 
 
 def spec(image: tuple[str, Path], **more: Any) -> SandboxSpec:
@@ -206,7 +206,7 @@ def test_snapshots_outlive_the_daemon(
                 way
             )
     assert frozen["layer"].digest == frozen["commit"].digest
-    found = client.client().images.get(frozen["commit"].location)
+    found = docker_client.client().images.get(frozen["commit"].location)
     assert found.labels["takeover.thread"] == "t"
     assert found.labels["takeover.owner"] == OWNER
 
@@ -265,7 +265,7 @@ def test_the_end_of_a_sandbox_is_no_command_output(
 def test_a_hanging_daemon_is_noticed(
     selected_daemon: Daemon, tiny_image: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "QUICK_TIMEOUT_S", 1)
+    monkeypatch.setattr(docker_client, "QUICK_TIMEOUT_S", 1)
     live_sandbox = sandbox.start(spec(tiny_image))
     selected_daemon.signal(signal.SIGSTOP)
     try:
@@ -332,7 +332,7 @@ def test_a_full_disk_during_a_snapshot(
 ) -> None:
     with use_daemon(full_daemon, monkeypatch):
         store = tmp_path if way == "commit" else full_daemon.data / "store"
-        images = len(client.client().images.list(all=True))
+        images = len(docker_client.client().images.list(all=True))
         with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as live_sandbox:
             check_output(
                 live_sandbox, "echo before > before; dd if=/dev/urandom of=/root/big bs=1M count=32 2>&1"
@@ -340,7 +340,7 @@ def test_a_full_disk_during_a_snapshot(
             with pytest.raises(OutOfDiskError, match="disk is full"):
                 live_sandbox.snapshot(store).result()
             assert not store.exists() or list(store.iterdir()) == []
-            assert len(client.client().images.list(all=True)) == images
+            assert len(docker_client.client().images.list(all=True)) == images
             assert check_output(live_sandbox, "cat before") == "before\n"
             check_output(live_sandbox, "rm /root/big")
             snapshot = live_sandbox.snapshot(store).result()

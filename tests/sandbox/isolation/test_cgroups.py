@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.sandbox.docker.container_config import pause_container
+from langgraph_takeover.sandbox import ownership
+from langgraph_takeover.sandbox.docker_client import pause_container
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-from langgraph_takeover.sandbox.isolation import cgroup_freezer, cgroup_hierarchies, cgroups
+from langgraph_takeover.sandbox.isolation import cgroups, freezer
 from langgraph_takeover.sandbox.isolation.cgroups import ControlGroup
-from langgraph_takeover.sandbox.storage import ownership
 
 from ...conftest import skip_missing
 from .test_namespaces import KINDS, RESTLESS, ROOT, await_growth, size
 
 _MEMORY_BYTES, _PIDS = 256 << 20, 300
-_CACHES: tuple[Any, ...] = (cgroups._compute_unavailable_reason, cgroup_hierarchies.find_parent_groups)
+_CACHES: tuple[Any, ...] = (cgroups._compute_unavailable_reason, freezer.find_parent_groups)
 
 
 def fresh() -> None:
@@ -36,11 +36,11 @@ def fresh() -> None:
 @pytest.fixture(params=["as mounted", "version 1", "version 2"])
 def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Mount only the hierarchies of one version."""
-    every = cgroup_hierarchies.list_positions
+    every = freezer.list_positions
     if request.param != "as mounted":
         unified = request.param == "version 2"
         monkeypatch.setattr(
-            cgroup_hierarchies,
+            freezer,
             "list_positions",
             lambda pid=None: [one for one in every(pid) if (not one.controllers) == unified],
         )
@@ -169,9 +169,9 @@ def test_an_unstoppable_process_is_refused_and_resumed(
     group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(group, "spin", tmp_path / "beats")
-    switch = cgroup_freezer._set_paused
-    monkeypatch.setattr(cgroup_freezer, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(cgroup_freezer, "_set_paused", lambda *a, **k: switch(*a, **k) and False)
+    switch = freezer._set_paused
+    monkeypatch.setattr(freezer, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(freezer, "_set_paused", lambda *a, **k: switch(*a, **k) and False)
     with pytest.raises(SandboxUnavailableError, match="did not stop"), group.pause():
         pytest.fail("counts as frozen")
     monkeypatch.undo()
@@ -182,7 +182,7 @@ def test_ctrl_c_while_stopping_or_resuming(
     group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(group, "spin", tmp_path / "beats")
-    switch = cgroup_freezer._set_paused
+    switch = freezer._set_paused
     for interrupted_call in (1, 2):
         calls = 0
 
@@ -194,7 +194,7 @@ def test_ctrl_c_while_stopping_or_resuming(
             return switch(directory, is_paused=is_paused)
 
         with monkeypatch.context() as patch:
-            patch.setattr(cgroup_freezer, "_set_paused", interrupt_switch)
+            patch.setattr(freezer, "_set_paused", interrupt_switch)
             with pytest.raises(KeyboardInterrupt), group.pause():
                 pass
         await_growth(tmp_path / "beats")
@@ -515,9 +515,7 @@ def test_finds_the_position_of_this_process(case: str, monkeypatch: pytest.Monke
     texts = {"/proc/self/mountinfo": mountinfo, "/proc/self/cgroup": groups}
     monkeypatch.setattr(Path, "read_text", lambda self: texts[str(self)])
     monkeypatch.setattr(Path, "is_dir", lambda self: True)
-    assert [str(one.directory) for one in cgroup_hierarchies.list_positions()] == (
-        [expected] if expected else []
-    )
+    assert [str(one.directory) for one in freezer.list_positions()] == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -556,10 +554,8 @@ def test_the_parent_of_version_2_groups(
         able = {"memory", "pids"} if parent in [tmp_path / name for name in controllers] else set()
         return able | {"freezer"} if parent in [tmp_path / name for name in writable] else set()
 
-    monkeypatch.setattr(cgroup_hierarchies, "_probe_controllers", trial)
-    found = cgroup_hierarchies._find_unified_parents(
-        cgroup_hierarchies.Position(frozenset(), tmp_path / own, tmp_path)
-    )
+    monkeypatch.setattr(freezer, "_probe_controllers", trial)
+    found = freezer._find_unified_parents(freezer.Position(frozenset(), tmp_path / own, tmp_path))
     assert set(found.values()) == ({tmp_path / expected} if expected is not None else set())
     with_limits = expected is not None and expected in controllers
     assert ("memory" in found) == (with_limits and expected in writable)
@@ -590,7 +586,7 @@ def test_read_only_hierarchies_are_unavailable() -> None:
     if os.geteuid() != 0:
         skip_missing("needs root, to become another user or to mount")
     program = "from langgraph_takeover.sandbox.isolation import cgroups; print(cgroups.unavailable_reason())"
-    points = {str(position.top) for position in cgroup_hierarchies.list_positions()}
+    points = {str(position.top) for position in freezer.list_positions()}
     remount = "; ".join(f"mount -o remount,bind,ro {point}" for point in points)
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", f'{remount}; exec "$@"', "sh", sys.executable, "-c", program],

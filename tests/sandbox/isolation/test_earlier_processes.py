@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.sandbox.contract import check_output, run
-from langgraph_takeover.sandbox.isolation.cgroup_freezer import (
+from langgraph_takeover.sandbox.isolation.freezer import (
     EarlierProcesses,
     describe_processes,
     record_processes,

@@ -12,7 +12,7 @@ import pytest
 
 from langgraph_takeover.sandbox.isolation import limits
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 _MIB = 1 << 20
 _HOLD = """

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from langgraph_takeover.sandbox import docker_client
 from langgraph_takeover.sandbox.contract import find_free_port
-from langgraph_takeover.sandbox.docker import container_config
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-from langgraph_takeover.sandbox.isolation import loopback
+from langgraph_takeover.sandbox.isolation import namespaces
 
 from ...conftest import skip_missing
 
@@ -46,7 +46,7 @@ def test_the_socket_is_in_the_other_network() -> None:
     port = find_free_port()
     with start_in_namespace("ip link set lo up; echo ready; exec sleep 60") as process:
         children = set(psutil.Process().children())
-        with loopback.listen_inside(process, port) as listener, socket.socket() as client:
+        with namespaces.listen_inside(process, port) as listener, socket.socket() as client:
             assert listener.getsockname() == ("127.0.0.1", port)
             assert client.connect_ex(("127.0.0.1", port)) != 0
             connect = f"exec 5<>/dev/tcp/127.0.0.1/{port} && echo ping >&5"
@@ -62,12 +62,12 @@ def test_a_loopback_that_is_down() -> None:
         start_in_namespace("echo ready; exec sleep 60") as process,
         pytest.raises(SandboxUnavailableError, match="loopback interface is down"),
     ):
-        loopback.listen_inside(process, 8377)
+        namespaces.listen_inside(process, 8377)
 
 
 def test_this_hosts_own_network_is_refused() -> None:
     with pytest.raises(SandboxUnavailableError, match="it is this host's own"):
-        loopback.listen_inside(psutil.Process(), find_free_port())
+        namespaces.listen_inside(psutil.Process(), find_free_port())
 
 
 def test_a_process_that_has_ended() -> None:
@@ -75,25 +75,25 @@ def test_a_process_that_has_ended() -> None:
         process = psutil.Process(ended.pid)
         ended.wait()
     with pytest.raises(SandboxUnavailableError, match="cannot be entered"):
-        loopback.listen_inside(process, 8377)
+        namespaces.listen_inside(process, 8377)
 
 
 def test_a_helper_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with start_in_namespace("ip link set lo up; echo ready; exec sleep 60") as process:
-        monkeypatch.setattr(loopback, "_find_interpreter", lambda: "/no/such/python")
+        monkeypatch.setattr(namespaces, "_find_interpreter", lambda: "/no/such/python")
         with pytest.raises(SandboxUnavailableError, match=r"cannot be entered: .*/no/such/python") as caught:
-            loopback.listen_inside(process, 8377)
+            namespaces.listen_inside(process, 8377)
         assert "\n" not in str(caught.value)
 
 
 def test_a_helper_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loopback, "_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(loopback, "_HELPER_PROGRAM", "import time; time.sleep(600)")
+    monkeypatch.setattr(namespaces, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(namespaces, "_HELPER_PROGRAM", "import time; time.sleep(600)")
     with start_in_namespace("ip link set lo up; echo ready; exec sleep 60") as process:
         children, before = set(psutil.Process().children()), count_descriptors()
         started = time.monotonic()
         with pytest.raises(SandboxUnavailableError, match="no answer within"):
-            loopback.listen_inside(process, 8377)
+            namespaces.listen_inside(process, 8377)
         assert time.monotonic() - started < 60
         assert set(psutil.Process().children()) == children
         assert count_descriptors() == before
@@ -102,12 +102,12 @@ def test_a_helper_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refused_port_leaves_no_descriptor() -> None:
     with (
         start_in_namespace("ip link set lo up; echo ready; exec sleep 60") as process,
-        loopback.listen_inside(process, 8377),
+        namespaces.listen_inside(process, 8377),
     ):
         before = count_descriptors()
         for _ in range(3):
             with pytest.raises(SandboxUnavailableError, match="port 8377 is not available inside"):
-                loopback.listen_inside(process, 8377)
+                namespaces.listen_inside(process, 8377)
         assert count_descriptors() == before
 
 
@@ -116,10 +116,10 @@ def test_a_process_of_another_hosts_container() -> None:
         start_in_namespace("echo ready; exec sleep 60") as process,
         pytest.raises(SandboxUnavailableError, match="on the daemon's own host"),
     ):
-        container_config.listen("0123456789ab" * 5, process.pid, 8377)
+        docker_client.listen("0123456789ab" * 5, process.pid, 8377)
 
 
 def test_a_container_and_a_runtime_that_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SandboxUnavailableError, match="a runtime that is root"):
-        container_config.listen("0123456789ab" * 5, os.getpid(), 8377)
+        docker_client.listen("0123456789ab" * 5, os.getpid(), 8377)

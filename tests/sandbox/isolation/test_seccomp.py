@@ -300,8 +300,7 @@ def in_container(
     image: str, calls: Sequence[Sequence[int]], code: str = _PROBES, **options: Any
 ) -> list[int]:
     """The answers of calls in a container with a sandbox's configuration and these additional options."""
-    from langgraph_takeover.sandbox.docker.client import client
-    from langgraph_takeover.sandbox.docker.container_config import make_host_config
+    from langgraph_takeover.sandbox.docker_client import client, make_host_config
     from langgraph_takeover.sandbox.interface import SandboxSpec
 
     api = client().api
@@ -332,7 +331,7 @@ def test_a_container_has_only_everyday_socket_families(base_image: str) -> None:
 
 
 def test_a_graders_container_has_the_same_filter(base_image: str) -> None:
-    from langgraph_takeover.sandbox.docker.client import OwnedClient, client
+    from langgraph_takeover.sandbox.docker_client import OwnedClient, client
 
     for network in (False, True):
         owned = OwnedClient("test-seccomp", network=network)

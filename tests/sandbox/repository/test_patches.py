@@ -12,7 +12,7 @@ import pytest
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.contract import check_output, git, run
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
-from langgraph_takeover.sandbox.repository.patches import (
+from langgraph_takeover.sandbox.repository import (
     UNRESOLVED,
     Patch,
     RepositoryError,
@@ -373,7 +373,7 @@ def left_out(patch: Patch) -> dict[str, str]:
 def test_the_largest_changes_are_left_out(
     live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_takeover.sandbox.repository.patches.MAX_PATCH_BYTES", 5000)
+    monkeypatch.setattr("langgraph_takeover.sandbox.repository.MAX_PATCH_BYTES", 5000)
     check_output(
         live_sandbox,
         "for n in 1 2 3; do head -c ${n}500 /dev/urandom > data$n; done; echo more >> README.txt",

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
-from langgraph_takeover.sandbox.repository.merge import merge
-from langgraph_takeover.sandbox.repository.patches import head_commit, patch_since
+from langgraph_takeover.sandbox.repository import head_commit, merge, patch_since
 
 from ...random_examples import examples
 

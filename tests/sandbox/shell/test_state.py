@@ -17,7 +17,7 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import host as host_backend
-from langgraph_takeover.sandbox.backends.selection import make_restore_spec
+from langgraph_takeover.sandbox.backends.base import make_restore_spec
 from langgraph_takeover.sandbox.contract.kit import Kit, check_output, run
 from langgraph_takeover.sandbox.interface import (
     MAX_SHELL_STATE_CHARS,
@@ -27,9 +27,12 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.shell.printed_state import parse_printed_state
-from langgraph_takeover.sandbox.shell.restore_code import render_restore_code
-from langgraph_takeover.sandbox.shell.state import ShellState, parse_state
+from langgraph_takeover.sandbox.shell_state import (
+    ShellState,
+    parse_printed_state,
+    parse_state,
+    render_restore_code,
+)
 from langgraph_takeover.sandbox.snapshots import bases
 
 from ..conftest import open_kit

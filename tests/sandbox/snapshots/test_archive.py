@@ -27,8 +27,8 @@ from langgraph_takeover.sandbox.snapshots import (
     archive_format,
     archive_reader,
     archive_writer,
-    content_digests,
-    docker_images,
+    differences,
+    images,
 )
 from langgraph_takeover.sandbox.snapshots import archive_members as members
 
@@ -177,7 +177,7 @@ def test_overlays_of_the_kernel_survive_a_round_trip(
         before = tree(merged)
     digest = keep((upper, lower), base, room / "archive", opaque=TRUSTED_OPAQUE)
     assert (
-        content_digests.content_digest((upper, lower), LayerStack(base, opaque_attribute=TRUSTED_OPAQUE))
+        differences.content_digest((upper, lower), LayerStack(base, opaque_attribute=TRUSTED_OPAQUE))
         == digest
     )
     archive_reader.verify(room / "archive", digest=digest, base_digest=BASE)
@@ -205,7 +205,7 @@ def test_equal_trees_have_equal_digests(rooms: Path) -> None:
         upper = room / f"upper{number}"
         with Overlay(room, (base,), upper) as merged:
             subprocess.run(["sh", "-ec", script], cwd=merged, check=True)
-        digests.add(content_digests.content_digest((upper,), LayerStack(base)))
+        digests.add(differences.content_digest((upper,), LayerStack(base)))
     assert len(digests) == 1
 
 
@@ -877,7 +877,7 @@ def test_a_docker_whiteout_is_refused_before_the_daemon_sees_it(tmp_path: Path) 
     digest = read_digest(archive_path)
     assert archive_reader.verify(archive_path, digest=digest, base_digest=BASE).literal_path == ".wh.x"
     with pytest.raises(SnapshotCorruptError, match="cannot keep a file named"):
-        docker_images.load_archive(archive_path, digest, {"Id": BASE}, {}, "tag")
+        images.load_archive(archive_path, digest, {"Id": BASE}, {}, "tag")
 
 
 @pytest.mark.slow

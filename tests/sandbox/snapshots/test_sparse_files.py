@@ -12,9 +12,9 @@ import pytest
 
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SnapshotCorruptError
-from langgraph_takeover.sandbox.snapshots import archive_reader, archive_writer, sparse_files
+from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader, archive_writer
 from langgraph_takeover.sandbox.snapshots.archive_members import open_decompressed
-from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
+from langgraph_takeover.sandbox.snapshots.differences import content_digest
 
 BASE = "sha256:" + "b" * 64
 SIZE = 1 << 40
@@ -104,7 +104,7 @@ def test_a_file_with_too_many_spans_is_saved_whole(tmp_path: Path, monkeypatch: 
         for start in range(0, 1 << 24, 1 << 20):
             file.seek(start)
             file.write(b"x")
-    monkeypatch.setattr(sparse_files, "MAX_SPANS", 4)
+    monkeypatch.setattr(archive_format, "MAX_SPANS", 4)
     digest = write(tmp_path / "layer", tmp_path / "archive")
     archive_reader.verify(tmp_path / "archive", digest=digest, base_digest=BASE)
 
@@ -112,7 +112,7 @@ def test_a_file_with_too_many_spans_is_saved_whole(tmp_path: Path, monkeypatch: 
 def read_map(saved_map: bytes, data: bytes, real_size: int) -> list[tuple[int, bytes]]:
     padded = saved_map + bytes(-len(saved_map) % 512) + data
     blocks = (padded[at : at + 700] for at in itertools.count(0, 700))
-    return list(sparse_files.MapReader(real_size, itertools.takewhile(bool, blocks)))
+    return list(archive_format.MapReader(real_size, itertools.takewhile(bool, blocks)))
 
 
 def test_a_map() -> None:

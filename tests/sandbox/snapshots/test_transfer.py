@@ -315,7 +315,7 @@ def test_layers_and_commits_have_the_same_digest(kit: Kit, tmp_path: Path) -> No
 @pytest.mark.slow
 @docker
 def test_a_committed_sandbox_outlives_its_image(kit: Kit, tmp_path: Path) -> None:
-    from langgraph_takeover.sandbox.backends.docker import client
+    from langgraph_takeover.sandbox.docker_client import client
 
     with kit.close_started():
         live_sandbox = kit.start(snapshots="commit")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.backends import host, overlay
 from langgraph_takeover.sandbox.contract import run
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import host_directories, host_programs
 
 from ...conftest import skip_missing
 
@@ -65,7 +65,7 @@ def test_a_relative_entry_of_path_is_not_searched(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{entry}:/usr/bin")
     with pytest.raises(SandboxUnavailableError):
-        host_programs.find_program("planted", "none")
+        ownership.find_program("planted", "none")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o700])
@@ -77,9 +77,9 @@ def test_a_directory_that_is_writable_for_all_or_closed_is_not_searched(
         shutil.copy("/bin/true", directory / "planted")
         monkeypatch.setenv("PATH", name)
         directory.chmod(0o755)
-        assert host_programs.find_program("planted", "none") == str(directory / "planted")
+        assert ownership.find_program("planted", "none") == str(directory / "planted")
         directory.chmod(mode)
-        if mode == 0o700 and host_directories.owner_uid() is None:
+        if mode == 0o700 and ownership.owner_uid() is None:
             return  # sandboxes run as this user, who can enter it
         with pytest.raises(SandboxUnavailableError):
-            host_programs.find_program("planted", "none")
+            ownership.find_program("planted", "none")

@@ -13,12 +13,11 @@ import pytest
 
 from langgraph_takeover.handoff.readers.external.session_files import list_sessions
 from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.sandbox import gc, untrusted_trees
 from langgraph_takeover.sandbox.backends import processes
-from langgraph_takeover.sandbox.gc import files
-from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+from langgraph_takeover.sandbox.gc import CollectionRequest
 from langgraph_takeover.sandbox.isolation import cgroups
 from langgraph_takeover.sandbox.snapshots import bases
-from langgraph_takeover.sandbox.storage import removal
 
 # Creates and removes directories, each with one more inside, until its input is closed.
 _CHURN = """
@@ -50,15 +49,15 @@ def churn(directory: Path, prefix: str = "other", below: str = "/inside") -> Ite
 
 
 WALKS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "matches": ("", lambda root: removal.list_matches(root, "*/*")),
-    "everything below": ("", lambda root: list(removal.walk(root))),
+    "matches": ("", lambda root: untrusted_trees.list_matches(root, "*/*")),
+    "everything below": ("", lambda root: list(untrusted_trees.walk(root))),
     "signature of a directory": ("", bases._compute_signature),
     "records": ("", lambda root: RecordStore(root).list_ids()),
     "sessions": (".claude/projects", lambda root: list_sessions("claude-code", root)),
     "control groups": ("parent", lambda root: cgroups.remove_stale_groups([root / "parent/kept"])),
     "temporary files": (
         "",
-        lambda root: list(files.list_temporary_resources(CollectionRequest(stores=(root,)))),
+        lambda root: list(gc.list_temporary_resources(CollectionRequest(stores=(root,)))),
     ),
 }
 
@@ -76,7 +75,7 @@ def test_runs_vanish_while_stale_ones_are_listed(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("TAKEOVER_HOME", str(tmp_path))
     with churn(tmp_path / "runs", "run"), churn(tmp_path / "bases", "0" * 22):
         for _ in range(10):
-            list(files.list_stored_resources(CollectionRequest()))
+            list(gc.list_stored_resources(CollectionRequest()))
 
 
 def test_processes_end_while_they_are_listed(tmp_path: Path) -> None:
@@ -98,7 +97,7 @@ def test_lists_in_order_what_matches(tmp_path: Path) -> None:
     for name in ("b", "a", ".c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").touch()
-    assert removal.list_matches(tmp_path, "*/x") == sorted(tmp_path.glob("*/x"))
-    assert removal.list_directory(tmp_path) == sorted(tmp_path.iterdir())
-    assert removal.list_directory(tmp_path / "absent") == []
-    assert removal.list_matches(tmp_path / "absent", "*/x") == []
+    assert untrusted_trees.list_matches(tmp_path, "*/x") == sorted(tmp_path.glob("*/x"))
+    assert untrusted_trees.list_directory(tmp_path) == sorted(tmp_path.iterdir())
+    assert untrusted_trees.list_directory(tmp_path / "absent") == []
+    assert untrusted_trees.list_matches(tmp_path / "absent", "*/x") == []

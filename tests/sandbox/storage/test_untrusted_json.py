@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langgraph_takeover.sandbox.storage import untrusted_json
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_document, parse_json
+from langgraph_takeover.base import untrusted_input
+from langgraph_takeover.base.untrusted_input import parse_document, parse_json
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.integers(), st.text('"\\,[{ä\n'), st.booleans()),
@@ -38,7 +38,7 @@ def test_documents_parse_as_with_json(value: object) -> None:
     ],
 )
 def test_costly_documents_are_refused(text: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(untrusted_json, "MAX_VALUES", 2000)
+    monkeypatch.setattr(untrusted_input, "MAX_VALUES", 2000)
     with pytest.raises(ValueError, match=reason):
         parse_document(text)
 
@@ -58,6 +58,6 @@ def test_files_parse_as_with_json(value: object) -> None:
 
 
 def test_commas_in_strings_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(untrusted_json, "MAX_VALUES", 10)
+    monkeypatch.setattr(untrusted_input, "MAX_VALUES", 10)
     text = json.dumps(['a,[{"\\,' * 100] * 5).encode()
     assert len(parse_document(text)) == 5

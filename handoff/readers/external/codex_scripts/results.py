@@ -6,6 +6,7 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.readers.external.codex_scripts.calls import (
     MAX_CALLS,
     ScriptCall,
@@ -14,7 +15,6 @@ from langgraph_takeover.handoff.readers.external.codex_scripts.calls import (
     prints_in_order,
     prints_whole_results,
 )
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 SCRIPT_TOOL, WAIT_TOOL = "exec", "wait"
 COMMAND_TOOL, PATCH_TOOL, INPUT_TOOL = "exec_command", "apply_patch", "write_stdin"

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
-from langgraph_takeover.sandbox.storage.observers import ObserverErrors
+from langgraph_takeover.base.failures import ObserverErrors
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

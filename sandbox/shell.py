@@ -12,9 +12,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from langgraph_takeover.sandbox.interface import MAX_SHELL_STATE_CHARS, ExecResult, SandboxUnavailableError
-from langgraph_takeover.sandbox.shell.printed_state import PRINT_STATE, parse_printed_state
-from langgraph_takeover.sandbox.shell.restore_code import render_restore_code
-from langgraph_takeover.sandbox.shell.state import ShellState
+from langgraph_takeover.sandbox.shell_state import (
+    PRINT_STATE,
+    ShellState,
+    parse_printed_state,
+    render_restore_code,
+)
 
 OUTPUT_LIMIT = 64 * 1024
 RUNTIME_OUTPUT_LIMIT = 64 * 1024 * 1024

@@ -1,9 +1,13 @@
-"""Stop and resume all processes of a control group, by the kernel's freezer; and which processes were there before."""
+"""Control group hierarchies, and the kernel's freezer, which stops all processes of a group."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import posixpath
+import re
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,8 +16,168 @@ from typing import NamedTuple
 
 import psutil
 
+from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-from langgraph_takeover.sandbox.isolation import cgroup_hierarchies
+
+CONTROLLERS = ("freezer", "memory", "pids")
+GROUP_NAME = re.compile(r"takeover-(\d+-\d+-\d+)-[0-9a-f]+")
+"""Of a group: PID namespace, id and start of the process that made it, and a token."""
+_UNIFIED = frozenset[str]()
+"""Version 2 names no controllers in /proc/PID/cgroup."""
+
+
+class Position(NamedTuple):
+    """The group of a process in one mounted hierarchy."""
+
+    controllers: frozenset[str]
+    """Empty for version 2."""
+    directory: Path
+    top: Path
+    """The uppermost group that this mount shows."""
+
+
+def list_positions(pid: int | None = None) -> list[Position]:
+    """The groups of a process, this one by default, in every hierarchy that is mounted here and shows it."""
+    text = Path(f"/proc/{pid or 'self'}/cgroup").read_text()
+    paths = {}
+    for line in text.splitlines():
+        _, names, path = line.split(":", 2)
+        paths[frozenset(names.split(",")) - {""}] = path
+    found: dict[frozenset[str], Position] = {}
+    for root, point, options in _list_mounts():
+        for controllers, path in paths.items():
+            if controllers in found or (options is None) != (controllers == _UNIFIED):
+                continue
+            below = posixpath.relpath(path, root)
+            # What lies above the root of a control group namespace has no path that could be compared.
+            if not controllers <= (options or _UNIFIED) or ".." in f"{root}/{path}/{below}".split("/"):
+                continue
+            directory = Path(point) / below
+            if directory.is_dir():
+                found[controllers] = Position(controllers, directory, Path(point))
+    return list(found.values())
+
+
+@functools.lru_cache(maxsize=1)
+def find_parent_groups(pid: int) -> dict[str, Path]:
+    """The groups below which this process can make groups, by what these can do."""
+    found: dict[str, Path] = {}
+    mine = list_positions()
+    for controller in CONTROLLERS:
+        for position in mine:
+            if controller in position.controllers and controller in _probe_controllers(position.directory):
+                found[controller] = position.directory
+    missing = [controller for controller in CONTROLLERS if controller not in found]
+    unified = [position for position in mine if position.controllers == _UNIFIED]
+    if missing and unified:
+        for controller, directory in _find_unified_parents(unified[0]).items():
+            found.setdefault(controller, directory)
+    return found
+
+
+def _find_unified_parents(own_position: Position) -> dict[str, Path]:
+    """The same for version 2, in which a group that holds processes cannot have child groups with limits."""
+    fallback: dict[str, Path] = {}
+    for directory in _list_parent_candidates(own_position):
+        # What other processes get does not change: their groups keep no limit unless somebody sets one.
+        try_write_control_file(directory / "cgroup.subtree_control", "+memory +pids")
+        able = _probe_controllers(directory)
+        if {"memory", "pids"} <= able:
+            return dict.fromkeys(able, directory)
+        fallback = fallback or dict.fromkeys(able, directory)
+    return fallback
+
+
+def _list_parent_candidates(own_position: Position) -> list[Path]:
+    """Beside this process's own group, at the top, or below the own one; a memory limit is not left behind."""
+    found, left = [], own_position.directory
+    while left != own_position.top and not _has_memory_limit(left):
+        left = left.parent
+        if left in (own_position.directory.parent, own_position.top):
+            found.append(left)
+    return [*found, own_position.directory]
+
+
+def _has_memory_limit(directory: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (directory / "memory.max").read_text().strip() != "max"
+    return False
+
+
+def _probe_controllers(parent: Path) -> set[str]:
+    """Which controllers a group below `parent` has; none if it cannot be made."""
+    directory = parent / make_group_name()
+    try:
+        directory.mkdir()
+    except OSError:
+        return set()
+    try:
+        files = {
+            "freezer": ("freezer.state", "cgroup.freeze"),
+            "memory": ("memory.limit_in_bytes", "memory.max"),
+            "pids": ("pids.max",),
+        }
+        return {name for name, listed in files.items() if any((directory / file).exists() for file in listed)}
+    finally:
+        directory.rmdir()
+
+
+def describe_obstacle() -> str:
+    """Why no group can be made, of the hierarchy that comes closest."""
+    mine = list_positions()
+    wanted = [one for one in mine if one.controllers == _UNIFIED or one.controllers.intersection(CONTROLLERS)]
+    for position in wanted:
+        directory = position.directory / make_group_name()
+        try:
+            directory.mkdir()
+        except OSError as error:
+            return f"{position.directory}: {error.strerror}"
+        directory.rmdir()
+    return "no control group file system is mounted that shows this process"
+
+
+def make_group_name() -> str:
+    return f"{group_name_prefix()}-{secrets.token_hex(4)}"
+
+
+def group_name_prefix() -> str:
+    """Names this process among all of this boot: its namespace, id and start."""
+    return "takeover-" + ownership.current_process_identity().partition("/")[2].replace("/", "-")
+
+
+def _list_mounts() -> Iterator[tuple[str, str, frozenset[str] | None]]:
+    """Root, mount point and, for version 1, options of each hierarchy that is mounted here."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.split(" ", 2)
+        if kind in ("cgroup", "cgroup2"):
+            root, point = (_unescape(field) for field in fields.split(" ")[3:5])
+            yield root, point, frozenset(options.split(",")) if kind == "cgroup" else None
+
+
+def _unescape(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+def write_control_file(file: Path, value: object) -> None:
+    """Write to a file of the kernel's, which must exist."""
+    descriptor = os.open(file, os.O_WRONLY)
+    try:
+        os.write(descriptor, str(value).encode())
+    except OSError as error:
+        error.filename = str(file)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def try_write_control_file(file: Path, value: object) -> bool:
+    try:
+        write_control_file(file, value)
+    except OSError:
+        return False
+    return True
+
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MAX_NAMED, _MAX_COMMAND_LINE_CHARS = 20, 100
@@ -118,7 +282,7 @@ def find_container_group(container: str, pid: int) -> Path | None:
     The daemon's own pause takes as long as the tar of a small layer.
     """
     with contextlib.suppress(OSError):
-        for position in cgroup_hierarchies.list_positions(pid):
+        for position in list_positions(pid):
             directory = position.directory
             # Otherwise this is not the container's group, or not its process.
             if container in directory.name and can_pause(directory):
@@ -129,7 +293,7 @@ def find_container_group(container: str, pid: int) -> Path | None:
 def list_container_processes(container: str, pid: int) -> set[int]:
     """All processes of a container, as this host numbers them; empty if they cannot be listed."""
     with contextlib.suppress(OSError):
-        for position in cgroup_hierarchies.list_positions(pid):
+        for position in list_positions(pid):
             if container in position.directory.name:
                 return {int(each) for each in (position.directory / "cgroup.procs").read_text().split()}
     return set()
@@ -179,11 +343,9 @@ def resume_processes(directory: Path) -> None:
 def _set_paused(directory: Path, *, is_paused: bool) -> bool:
     """Stop or resume one group; return whether all its processes are stopped."""
     if (directory / "freezer.state").exists():
-        cgroup_hierarchies.write_control_file(
-            directory / "freezer.state", "FROZEN" if is_paused else "THAWED"
-        )
+        write_control_file(directory / "freezer.state", "FROZEN" if is_paused else "THAWED")
         return is_paused and (directory / "freezer.state").read_text() == "FROZEN\n"
-    cgroup_hierarchies.write_control_file(directory / "cgroup.freeze", int(is_paused))
+    write_control_file(directory / "cgroup.freeze", int(is_paused))
     return is_paused and "frozen 1" in (directory / "cgroup.events").read_text().splitlines()
 
 

@@ -1,20 +1,179 @@
-"""Who owns what, and whether the owner is alive: locks of runs, identities of processes, Docker labels."""
+"""This host: its directories and programs; and who owns what on it: runs, processes, Docker's resources."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import functools
 import os
 import re
 import secrets
+import shutil
 import socket
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from langgraph_takeover.sandbox.interface import OWNER_PATTERN, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.interface import OWNER_PATTERN, OutOfDiskError, SandboxUnavailableError
+
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+ROOT_VARIABLE = "TAKEOVER_HOME"
+"""The environment variable that names another directory; overlayfs must be able to write to its disk."""
+ROOT_UID = 0x4000_0000
+"""The unprivileged user of this host that is root in sandboxes started by root, and has no other use."""
+
+
+_MIN_FREE_BYTES, _MIN_FREE_FILES = 1024**2, 64
+"""Free disk space that a sandbox needs to start, and to continue after a command."""
+
+
+def root() -> Path:
+    """The directory above all others; it may not exist yet."""
+    named = os.environ.get(ROOT_VARIABLE)
+    if named:
+        found = Path(named)
+    elif os.geteuid() == 0:
+        found = Path("/var/cache/takeover")
+    else:
+        found = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "takeover")
+    return found.absolute()
+
+
+def ensure_root() -> Path:
+    """The same, made on first use. Raises SandboxUnavailableError."""
+    return ensure_directory(root())
+
+
+def runs_directory() -> Path:
+    """The directory with one directory for each run that has sandboxes on this host, named by its owner."""
+    return ensure_directory(ensure_root() / "runs")
+
+
+def owner_uid() -> int | None:
+    """The user on this host that owns the files of sandboxes; None for the user who starts them."""
+    return ROOT_UID if os.geteuid() == 0 else None
+
+
+def require_disk_space(directory: Path) -> None:
+    """Raise OutOfDiskError if the disk of a directory has no space for what a sandbox writes next."""
+    try:
+        found = os.statvfs(directory)
+    except FileNotFoundError:
+        return  # with the sandbox itself, which then says so
+    size, files = found.f_bavail * found.f_frsize, found.f_favail
+    if size < _MIN_FREE_BYTES or (found.f_files and files < _MIN_FREE_FILES):
+        raise _make_disk_full_error(directory, f"{size >> 10:,} KB and room for {files:,} files left")
+
+
+@contextlib.contextmanager
+def translate_disk_errors() -> Iterator[None]:
+    """Raise OutOfDiskError for whatever fails because the disk with the sandboxes' files is full."""
+    try:
+        yield
+    except SandboxUnavailableError:
+        raise  # one of them is an OSError
+    except OSError as error:
+        if error.errno not in DISK_FULL_ERRNOS:
+            raise
+        raise _make_disk_full_error(Path(error.filename or root())) from error
+
+
+def _make_disk_full_error(path: Path, left: str = "") -> OutOfDiskError:
+    cure = f", or set {ROOT_VARIABLE} to a directory on another disk" if path.is_relative_to(root()) else ""
+    return OutOfDiskError(f"{path}: the disk is full{f' ({left})' if left else ''}; make room{cure}")
+
+
+def find_closed_parent(path: Path) -> Path | None:
+    """Return a directory on the way to `path` that the user of the sandboxes cannot enter; None if all can be entered."""
+    if owner_uid() is None:
+        return None
+    closed = (
+        parent for parent in (*reversed(path.parents), path) if not parent.stat().st_mode & stat.S_IXOTH
+    )
+    return next(closed, None)
+
+
+def give_to_owner(path: Path) -> None:
+    """Give one path to the owner of sandbox files."""
+    uid = owner_uid()
+    if uid is not None:
+        os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def ensure_directory(path: Path) -> Path:
+    """The directory at `path`, made if it does not exist. Raises SandboxUnavailableError."""
+    try:
+        _make(path)
+        if not path.is_dir():
+            path.mkdir(mode=0o711, exist_ok=True)
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise _make_disk_full_error(path) from error
+        raise SandboxUnavailableError(
+            f"{path}: {error.strerror}; set {ROOT_VARIABLE} to a directory that can be written to"
+        ) from error
+    return path
+
+
+@functools.lru_cache(maxsize=64)
+def _make(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    # The user that sandboxes run as passes through, and lists nothing on the way.
+    path.chmod(0o711)
+
+
+_ADMINISTRATION_DIRECTORIES = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Searched last: the PATH of an ordinary user often lacks them."""
+# In a user namespace their owner can have no number.
+_SYSTEM_DIRECTORIES = ("/usr/local/bin", "/usr/bin", "/bin", *_ADMINISTRATION_DIRECTORIES)
+
+
+def search_path() -> str:
+    """Return the directories of PATH that are safe to run programs from, as a PATH.
+
+    Left out are relative and empty entries, and directories that every user can write to, that belong to a user other
+    than root and this one, or that the user of the sandboxes cannot enter.
+    """
+    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(
+        dict.fromkeys(each for each in (*entries, *_ADMINISTRATION_DIRECTORIES) if _is_trusted(each))
+    )
+
+
+def program_environment() -> dict[str, str]:
+    """Return the environment of a program of this host that starts a sandbox."""
+    return {"PATH": search_path()}
+
+
+def find_program(name: str, package: str) -> str:
+    """Return the absolute path of a program of this host; `package` is its package in Debian.
+
+    Raises:
+        SandboxUnavailableError: It is not installed.
+    """
+    found = shutil.which(name, path=search_path())
+    if found is None:
+        raise SandboxUnavailableError(
+            f"{name} is not installed, or not in a directory of PATH that belongs to root or this user; "
+            f"the back end host needs it (Debian: apt-get install {package})"
+        )
+    return found
+
+
+def _is_trusted(directory: str) -> bool:
+    path = Path(directory)
+    if not path.is_absolute() or directory in _SYSTEM_DIRECTORIES:
+        return path.is_absolute()
+    try:
+        info = path.stat()
+        is_closed = any(map(find_closed_parent, (path, path.resolve())))
+    except OSError:
+        return False
+    return info.st_uid in (0, os.geteuid()) and not info.st_mode & stat.S_IWOTH and not is_closed
+
 
 BASES_LOCK = ".bases"
 """The lock of every process that may use a base; no run has such a name."""
@@ -66,13 +225,13 @@ def release(owner: str) -> None:
 
 def is_known(owner: str) -> bool:
     """Whether some process of this host has held the run since it was last removed."""
-    return os.path.lexists(host_directories.root() / "locks" / owner)
+    return os.path.lexists(root() / "locks" / owner)
 
 
 def is_held(owner: str) -> bool | None:
     """Whether a living process, this one included, holds the run; None if its lock cannot be read."""
     try:
-        with _try_exclusive_lock(host_directories.root() / "locks" / owner) as is_alone:
+        with _try_exclusive_lock(root() / "locks" / owner) as is_alone:
             return not is_alone
     except OSError:
         return None
@@ -103,7 +262,7 @@ def claim(owner: str) -> Iterator[bool]:
         with _try_exclusive_lock(_lock_path(owner)) as is_alone:
             if is_alone and _lock_path(owner).exists():
                 yield True
-                if owner != BASES_LOCK and not os.path.lexists(host_directories.runs_directory() / owner):
+                if owner != BASES_LOCK and not os.path.lexists(runs_directory() / owner):
                     _lock_path(owner).unlink(missing_ok=True)
                 return
     yield False
@@ -120,7 +279,7 @@ def make_labels(owner: str) -> dict[str, str]:
     # Containers work on hosts without a place for locks; there, nothing counts as stale.
     with contextlib.suppress(SandboxUnavailableError, OSError):
         hold(owner)
-        found[ROOT_LABEL] = str(host_directories.root())
+        found[ROOT_LABEL] = str(root())
     return found
 
 
@@ -133,7 +292,7 @@ def creator_state(labels: Mapping[str, str]) -> ProcessState:
 
 def origin(labels: Mapping[str, str]) -> Origin:
     """Whether this host, with this root directory, created the resource with these labels."""
-    here = {HOST_LABEL: socket.gethostname(), ROOT_LABEL: str(host_directories.root())}
+    here = {HOST_LABEL: socket.gethostname(), ROOT_LABEL: str(root())}
     known = {name: labels[name] for name in here if name in labels}
     if any(here[name] != value for name, value in known.items()):
         return "elsewhere"
@@ -190,7 +349,7 @@ def _start_time(pid: int) -> str:
 
 def _lock_path(owner: str) -> Path:
     # Not in the run's directory: its removal must not take a lock from under a process.
-    return host_directories.ensure_directory(host_directories.ensure_root() / "locks") / owner
+    return ensure_directory(ensure_root() / "locks") / owner
 
 
 @contextlib.contextmanager

@@ -1,1 +1,0 @@
-"""Garbage collection over all back ends."""

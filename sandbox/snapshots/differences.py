@@ -1,0 +1,181 @@
+"""The difference between layers and their base, name by name, and digests of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import takewhile
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from langgraph_takeover.sandbox.changes.layers import LayerEntry, LayerStack, require_shallow, root_entry
+from langgraph_takeover.sandbox.snapshots.archive_format import (
+    BLOCK_BYTES,
+    ZEROS,
+    SparseFile,
+    find_data,
+    list_spans,
+)
+
+DifferenceKind = Literal["file", "link", "directory", "opaque", "fifo", "gone"]
+"""`opaque` marks a directory that hides the base's content; `gone` marks a name that only the base has."""
+
+
+class Difference(NamedTuple):
+    """One differing name, or a directory on the path to one."""
+
+    path: str
+    kind: DifferenceKind
+    item: LayerEntry
+
+
+def list_differences(layers: tuple[Path, ...], base: LayerStack) -> Iterator[Difference]:
+    """Yield the difference of unchanging layers, the top one first; sorted, a directory before its content.
+
+    The layers mark directories like `base`.
+
+    Equal trees give equal differences: a name that was created and removed is left out, and a directory is opaque only
+    if the base has something to hide.
+    """
+    return _merge_layers(
+        "", tuple(root_entry(layer, base.opaque_attribute) for layer in layers), base, hidden=False
+    )
+
+
+def _merge_layers(
+    path: str, parts: tuple[LayerEntry, ...], base: LayerStack, *, hidden: bool
+) -> Iterator[Difference]:
+    require_shallow(path)
+    named: dict[str, list[LayerEntry]] = {}
+    for part in parts:
+        for item in part.children():
+            named.setdefault(item.path, []).append(item)
+    for below in sorted(named, key=os.fsencode):
+        first = named[below][0]
+        if first.is_directory:
+            with ExitStack() as stack:
+                for item in takewhile(lambda each: each.is_directory, named[below]):
+                    stack.enter_context(item.make_readable())
+                found, cut = _list_directory_parts(named[below])
+                covers = cut and not hidden and _is_directory(base, below)
+                yield Difference(below, "opaque" if covers else "directory", first)
+                yield from _merge_layers(below, found, base, hidden=hidden or cut)
+        elif first.is_whiteout:
+            if not hidden and base.find(below) is not None:
+                yield Difference(below, "gone", first)
+        elif (kind := _difference_kind(first.info)) is not None:
+            yield Difference(below, kind, first)
+
+
+def _list_directory_parts(items: list[LayerEntry]) -> tuple[tuple[LayerEntry, ...], bool]:
+    """Return the layers' parts of one directory, down to one that hides the rest, and whether one does."""
+    parts: list[LayerEntry] = []
+    for item in items:
+        if not item.is_directory:
+            return tuple(parts), True
+        parts.append(item)
+        if item.is_opaque():
+            return tuple(parts), True
+    return tuple(parts), False
+
+
+def _is_directory(base: LayerStack, path: str) -> bool:
+    found = base.find(path)
+    return found is not None and found.is_directory
+
+
+def _difference_kind(info: os.stat_result) -> DifferenceKind | None:
+    """Return the kind; None for sockets and devices, which no archive can store."""
+    if stat.S_ISREG(info.st_mode):
+        return "file"
+    if stat.S_ISLNK(info.st_mode):
+        return "link"
+    return "fifo" if stat.S_ISFIFO(info.st_mode) else None
+
+
+class ContentDigest:
+    """SHA-256 over the paths, kinds, modes, link targets and bytes of a difference, in its order."""
+
+    def __init__(self) -> None:
+        self._sum = hashlib.sha256()
+
+    def add(self, path: str, kind: str, mode: int, payload: bytes) -> None:
+        name = os.fsencode(path)
+        if kind in ("link", "gone"):
+            mode = 0
+        self._sum.update(
+            b"%d:%s %s %o %d:%s\0" % (len(name), name, kind.encode(), mode, len(payload), payload)
+        )
+
+    def hexdigest(self) -> str:
+        return self._sum.hexdigest()
+
+
+def content_digest(layers: tuple[Path, ...], base: LayerStack) -> str:
+    """The digest of the difference of these layers, the top one first, from a base."""
+    digest = ContentDigest()
+    sums: dict[tuple[int, int], bytes] = {}
+    for found in list_differences(layers, base):
+        payload, info = b"", found.item.info
+        if found.kind == "file":
+            inode = (info.st_dev, info.st_ino)
+            if inode not in sums or info.st_nlink == 1:
+                with found.item.open_descriptor() as descriptor:
+                    sums[inode] = digest_content(descriptor)
+            payload = sums[inode]
+        elif found.kind == "link":
+            payload = found.item.link_target()
+        digest.add(found.path, found.kind, stat.S_IMODE(info.st_mode), payload)
+    return digest.hexdigest()
+
+
+def open_content(descriptor: int) -> HashedFile | SparseFile:
+    """Return the content of an open file as an archive has it."""
+    spans = list_spans(descriptor)
+    return HashedFile(descriptor) if spans is None else SparseFile(descriptor, spans)
+
+
+def digest_content(descriptor: int) -> bytes:
+    """Return the digest of an open file's content as an archive has it."""
+    content = open_content(descriptor)
+    while content.read(BLOCK_BYTES):
+        pass
+    return content.digest()
+
+
+class HashedFile:
+    """An open file, hashed while it is read. A hole costs no access to the disk."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.size = os.fstat(descriptor).st_size
+        self._descriptor = descriptor
+        self._sum = hashlib.sha256()
+        self._at = 0
+        self._data_from, self._data_to = find_data(descriptor, 0, self.size)
+
+    def read(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0 and (part := self._read_part(size)):
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read_part(self, size: int) -> bytes:
+        size = min(size, self.size - self._at)
+        if self._at >= self._data_to:
+            self._data_from, self._data_to = find_data(self._descriptor, self._at, self.size)
+        if self._at < self._data_from:
+            data = ZEROS[: min(size, self._data_from - self._at)]
+        else:
+            data = os.pread(self._descriptor, min(size, self._data_to - self._at), self._at)
+            # A file that was shortened meanwhile reads as zeros: callers that must know compare its times.
+            data = data or ZEROS[:size]
+        self._at += len(data)
+        self._sum.update(data)
+        return data
+
+    def digest(self) -> bytes:
+        return self._sum.digest()
