@@ -10,20 +10,19 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from langgraph_takeover.handoff.trace.events import UNREADABLE
-from langgraph_takeover.nodes.agent.external import agent
-from langgraph_takeover.nodes.agent.interruption import handoff, interruption
-from langgraph_takeover.nodes.agent.lifecycle import begin, finish
+from langgraph_takeover.nodes.agent.external_agent import agent
+from langgraph_takeover.nodes.agent.lifecycle import begin, finish, handoff, interruption
 from langgraph_takeover.nodes.agent.steps import Node, NodeRunnable, next_call
-from langgraph_takeover.nodes.agent.takeover import confirm, receive
+from langgraph_takeover.nodes.agent.take_over import confirm, receive
 from langgraph_takeover.nodes.agent.think import think
 from langgraph_takeover.nodes.context.settings import AgentContext
-from langgraph_takeover.nodes.delegation.delegate import delegate
+from langgraph_takeover.nodes.delegate import delegate
 from langgraph_takeover.nodes.events import last_action
 from langgraph_takeover.nodes.model.actions import BUILT_IN_TOOLS, DELEGATE_TOOL
 from langgraph_takeover.nodes.state import ActionEdgeState, AgentState, ReplyEdgeState, ThoughtEdgeState
-from langgraph_takeover.nodes.tools.custom import tool
+from langgraph_takeover.nodes.tools.custom_tools import tool
 from langgraph_takeover.nodes.tools.editor import editor
-from langgraph_takeover.nodes.tools.shell import shell
+from langgraph_takeover.nodes.tools.shell_command import shell
 
 Checkpointer = BaseCheckpointSaver[str] | None
 Graph = CompiledStateGraph[AgentState, Any, Any, Any]

@@ -33,15 +33,14 @@ from langgraph_takeover.handoff.ledger import (
 )
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.nodes.context.settings import SettingsError
-from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.snapshots import (
+from langgraph_takeover.nodes.session.state_store import (
     BASE_STATE,
     SnapshotEvery,
     build_owner_name,
     snapshot_directory_names,
 )
-from langgraph_takeover.nodes.session.workers import Workers, default_workers
+from langgraph_takeover.nodes.session.workers import OpenableContext, Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
 from langgraph_takeover.sandbox.interface import (
     BackendName,

@@ -28,10 +28,10 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES, Recipient, find_view
 from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.handoff.views.recall import recall_events
-from langgraph_takeover.nodes.context.agents import name_model
 from langgraph_takeover.nodes.context.settings import SettingsError, describe_validation_error
+from langgraph_takeover.nodes.context.team_members import name_model
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
-from langgraph_takeover.nodes.model.notes import write_model_notes
+from langgraph_takeover.nodes.records import write_model_notes
 from langgraph_takeover.sandbox.interface import Snapshot
 
 _WINDOW_TOKENS = 128_000

@@ -24,7 +24,6 @@ from langgraph_takeover.graph.agent import (
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
 from langgraph_takeover.nodes.agent.lifecycle import begin
 from langgraph_takeover.nodes.agent.steps import Node, NodeSteps, next_call
-from langgraph_takeover.nodes.context.agents import Agent, Team, TeamSettings
 from langgraph_takeover.nodes.context.settings import (
     AgentContext,
     SettingsError,
@@ -33,9 +32,10 @@ from langgraph_takeover.nodes.context.settings import (
     get_agent_context,
     get_member,
 )
-from langgraph_takeover.nodes.delegation.delegate import delegate
+from langgraph_takeover.nodes.context.team_members import Agent, Team, TeamSettings
+from langgraph_takeover.nodes.delegate import delegate
 from langgraph_takeover.nodes.state import AgentState, TeamThoughtEdgeState, TurnEdgeState
-from langgraph_takeover.nodes.team.handover import (
+from langgraph_takeover.nodes.team_turns import (
     conclude,
     hand_over,
     pass_on,
@@ -43,9 +43,9 @@ from langgraph_takeover.nodes.team.handover import (
     take_turn,
     team_interruption,
 )
-from langgraph_takeover.nodes.tools.custom import tool
+from langgraph_takeover.nodes.tools.custom_tools import tool
 from langgraph_takeover.nodes.tools.editor import editor
-from langgraph_takeover.nodes.tools.shell import shell
+from langgraph_takeover.nodes.tools.shell_command import shell
 
 NODES: dict[str, Node] = {
     "begin": begin,

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from langgraph_takeover.handoff.records.envelope import Envelope
     from langgraph_takeover.handoff.records.record import Review
     from langgraph_takeover.handoff.views.names import ViewName
-    from langgraph_takeover.nodes.context.agents import Agent
     from langgraph_takeover.nodes.context.settings import Prices
+    from langgraph_takeover.nodes.context.team_members import Agent
     from langgraph_takeover.sandbox.interface import SandboxSpec
 
 try:
@@ -38,7 +38,7 @@ except PackageNotFoundError:  # a checkout that is not installed
     __version__ = "0+unknown"
 
 _MODULES = {
-    "Agent": "nodes.context.agents",
+    "Agent": "nodes.context.team_members",
     "CheckpointInfo": "graph.checkpoints.inspection",
     "Delegation": "graph.runs.delegation",
     "Delivery": "graph.delivery.delivery",

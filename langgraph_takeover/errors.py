@@ -41,8 +41,8 @@ from langgraph_takeover.handoff.records.archive import RecordExistsError
 from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.handoff.views import UnknownViewError
 from langgraph_takeover.nodes.context.agent_program import AgentProgramError, ExternalAgentError
-from langgraph_takeover.nodes.context.agents import UnknownAgentError
 from langgraph_takeover.nodes.context.settings import MissingContextError, SettingsError
+from langgraph_takeover.nodes.context.team_members import UnknownAgentError
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
     ModelError,
@@ -52,7 +52,7 @@ from langgraph_takeover.nodes.model.errors import (
     WaitTooLongError,
 )
 from langgraph_takeover.nodes.session.graph_tasks import ActConflictError
-from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
+from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import InputError
 from langgraph_takeover.sandbox.interface import (
     FileAccessError,

@@ -8,8 +8,7 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     ThreadSandbox,
     open_sandbox,
 )
-from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_reply
-from langgraph_takeover.nodes.model.messages.turns import repair_messages
+from langgraph_takeover.nodes.model.endpoint_rules import repair_messages, repair_reply
 
 __all__ = [
     "Act",

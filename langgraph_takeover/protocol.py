@@ -9,8 +9,7 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord, Review
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
-from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy, SupervisorDecision
-from langgraph_takeover.nodes.delivery.steps import SupervisorRequest
+from langgraph_takeover.nodes.deliver import DeliveryPolicy, SupervisorDecision, SupervisorRequest
 from langgraph_takeover.nodes.state import ReviewRequest, ToolQuestion
 
 __all__ = [

@@ -31,9 +31,9 @@ from langgraph_takeover.graph.runs.api import open_run, take_over
 from langgraph_takeover.handoff.ledger import effects, leases, snapshots, store
 from langgraph_takeover.handoff.records import record as record_module
 from langgraph_takeover.nodes import records as node_records
-from langgraph_takeover.nodes.session import snapshots as node_snapshots
+from langgraph_takeover.nodes.session import state_store as node_snapshots
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
+from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 from langgraph_takeover.sandbox.backends import base as base_backend
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 from langgraph_takeover.sandbox.snapshots import archive_writer

@@ -108,8 +108,8 @@ def test_every_code_block_runs(tmp_path: Path, repository: Path) -> None:
 
 def test_names_in_the_text_exist() -> None:
     from langgraph_takeover import Delegation, errors
-    from langgraph_takeover.nodes.context.agents import Team
     from langgraph_takeover.nodes.context.settings import AgentConfig
+    from langgraph_takeover.nodes.context.team_members import Team
 
     (table,) = re.findall(r"^## Errors$(.*)", TEXT, re.MULTILINE | re.DOTALL)
     listed = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE))))

@@ -14,12 +14,12 @@ from .test_layers import MODULES, PACKAGE, ROOT
 
 INTERNAL = {
     "AccessError": "graph/studio/access.py",
-    "CallCancelledError": "nodes/model/connections/exchange.py",
-    "DeadlineExceededError": "nodes/model/connections/exchange.py",
+    "CallCancelledError": "nodes/model/exchange.py",
+    "DeadlineExceededError": "nodes/model/exchange.py",
     "EditError": "nodes/tools/editor.py",
     "HttpRefusalError": "nodes/external/bridge.py",
     "HumanLeftError": "graph/delivery/human_handoff.py",
-    "LateConfirmationError": "nodes/agent/takeover.py",
+    "LateConfirmationError": "nodes/agent/take_over.py",
     "MalformedArchiveError": "sandbox/snapshots/archive_reader.py",
     "PeerLostError": "nodes/external/bridge.py",
     "PromptTooLongError": "handoff/notes/writer.py",
@@ -31,7 +31,7 @@ INTERNAL = {
     "ToolArgumentError": "graph/mcp/server.py",
     "UnknownToolError": "graph/mcp/server.py",
     "UsageError": "graph/cli/options.py",
-    "WaitEndedError": "nodes/session/stop_signal.py",
+    "WaitEndedError": "nodes/session/workers.py",
 }
 """Errors that no public function lets through, with the module that catches them."""
 

@@ -32,7 +32,7 @@ from langgraph_takeover.handoff.ledger import LedgerUnavailableError
 from langgraph_takeover.handoff.records.archive import compute_archive_digest
 from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordError
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.session.snapshots import build_owner_name
+from langgraph_takeover.nodes.session.state_store import build_owner_name
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.untrusted_trees import list_matches, remove_tree
 

@@ -82,8 +82,8 @@ def _list_served_models(endpoint: Endpoint) -> set[str]:
     """Names of the models that the endpoint lists; empty if it lists none."""
     from openai import OpenAI, OpenAIError
 
-    from langgraph_takeover.nodes.model.connections.deadlines import DeadlineExceededError
-    from langgraph_takeover.nodes.model.connections.exchange import Exchange
+    from langgraph_takeover.nodes.model.deadlines import DeadlineExceededError
+    from langgraph_takeover.nodes.model.exchange import Exchange
 
     exchange = Exchange(_LISTING_TIMEOUT_S)
 

@@ -39,8 +39,8 @@ from langgraph_takeover.handoff.ledger import snapshots
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.record import RECORD_FILE, HandoffRecord, RecordStore
 from langgraph_takeover.handoff.views import VIEWS
-from langgraph_takeover.nodes.context.agents import Agent, Team
 from langgraph_takeover.nodes.context.settings import Settings
+from langgraph_takeover.nodes.context.team_members import Agent, Team
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec

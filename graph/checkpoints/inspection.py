@@ -20,7 +20,7 @@ from langgraph_takeover.graph.errors import (
     UnstorableValueError,
 )
 from langgraph_takeover.handoff.ledger import FencedError, Lease
-from langgraph_takeover.nodes.session.snapshots import BASE_STATE
+from langgraph_takeover.nodes.session.state_store import BASE_STATE
 
 Writes = Sequence[tuple[str, Any]]
 KEY_MATCHES = "thread_id = {0} AND checkpoint_ns = {0} AND checkpoint_id = {0}"

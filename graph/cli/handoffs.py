@@ -324,7 +324,7 @@ def repair_home(
 
 def _offer_again(home: Home, handoff: Handoff, reason: str) -> None:
     from langgraph_takeover.handoff.ledger import handoffs
-    from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+    from langgraph_takeover.nodes.deliver import DeliveryPolicy
 
     done = handoffs.change_state(
         home.ledger, handoff.id, "offered", by=current_user(), version=handoff.version, reason=reason,

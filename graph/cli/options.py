@@ -70,8 +70,8 @@ def report_user_errors() -> Iterator[None]:
         handoffs,
         idempotency,
     )
-    from langgraph_takeover.nodes.context.agents import UnknownAgentError
-    from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
+    from langgraph_takeover.nodes.context.team_members import UnknownAgentError
+    from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 
     try:
         yield

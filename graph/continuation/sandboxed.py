@@ -19,7 +19,7 @@ from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.context.agent_program import external_agent
-from langgraph_takeover.nodes.context.progress import Progress
+from langgraph_takeover.nodes.context.settings import Progress
 from langgraph_takeover.nodes.records import save_record
 from langgraph_takeover.sandbox.interface import BackendName
 

@@ -29,14 +29,12 @@ from langgraph_takeover.graph.runs.validation import invalid_answer_error
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import TRANSFERRED_STATES, Handoff
 from langgraph_takeover.nodes.context.settings import SettingsError
-from langgraph_takeover.nodes.delivery.policy import (
+from langgraph_takeover.nodes.deliver import (
     DeliveryContext,
     DeliveryPolicy,
     DeliveryState,
     NextStep,
     SupervisorDecision,
-)
-from langgraph_takeover.nodes.delivery.steps import (
     SupervisorRequest,
     alert,
     attempt,

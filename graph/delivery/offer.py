@@ -14,9 +14,9 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitio
 from langgraph_takeover.handoff.ledger.idempotency import KEY_LABEL
 from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.records.envelope import Envelope
-from langgraph_takeover.nodes.context.agents import UnknownAgentError
 from langgraph_takeover.nodes.context.settings import SettingsError
-from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+from langgraph_takeover.nodes.context.team_members import UnknownAgentError
+from langgraph_takeover.nodes.deliver import DeliveryPolicy
 
 
 def hand_over(

@@ -29,7 +29,7 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitio
 from langgraph_takeover.handoff.ledger.idempotency import KEY_LABEL, KeyReusedError, forget_key, run_once
 from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.records.envelope import Understanding
-from langgraph_takeover.nodes.context.progress import ProgressCallback
+from langgraph_takeover.nodes.context.settings import ProgressCallback
 from langgraph_takeover.nodes.model.errors import PermanentModelError
 from langgraph_takeover.sandbox.interface import SandboxSpec
 

@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, is_valid_id
 from langgraph_takeover.handoff.records.verification import verify_record
 from langgraph_takeover.handoff.trace.events import HandoffPoint
-from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+from langgraph_takeover.nodes.deliver import DeliveryPolicy
 from langgraph_takeover.nodes.records import save_record
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.interface import SandboxSpec

@@ -24,7 +24,7 @@ from langgraph_takeover.graph.mcp.tools import (
     build_record_uri,
 )
 from langgraph_takeover.handoff.text.fence import format_entry
-from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
+from langgraph_takeover.nodes.context.settings import Progress, ProgressCallback
 
 INSTRUCTIONS = (
     "Records hold the unfinished work of other agents. Take part in a handoff: list_records shows what is offered to you, "

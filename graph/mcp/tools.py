@@ -21,7 +21,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.fence import format_entry, wrap_in_fence
 from langgraph_takeover.handoff.views import HISTORIES, display, find_view
 from langgraph_takeover.handoff.views.recall import recall_events
-from langgraph_takeover.nodes.context.progress import ProgressCallback
+from langgraph_takeover.nodes.context.settings import ProgressCallback
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _PREFIX = "takeover://records/"

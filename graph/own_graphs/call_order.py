@@ -32,7 +32,7 @@ from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.nodes.session.session import ActionResult
-from langgraph_takeover.nodes.session.snapshots import BASE_STATE
+from langgraph_takeover.nodes.session.state_store import BASE_STATE
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox
 
 ResultT = TypeVar("ResultT", bound=ActionResult)

@@ -18,8 +18,8 @@ from deepagents.backends.protocol import (
 from deepagents.backends.sandbox import BaseSandbox
 
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
-from langgraph_takeover.nodes.session.snapshots import BASE_STATE
-from langgraph_takeover.nodes.tools.shell import list_end_notices
+from langgraph_takeover.nodes.session.state_store import BASE_STATE
+from langgraph_takeover.nodes.tools.shell_command import list_end_notices
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, Snapshot
 
 _OUTPUT_LIMIT = 4 * 1024 * 1024

@@ -36,10 +36,9 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     find_graph_task,
     find_left_state,
 )
-from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
-from langgraph_takeover.nodes.session.stop_signal import AbortableWork
+from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
+from langgraph_takeover.nodes.session.workers import AbortableWork, OpenableContext
 from langgraph_takeover.nodes.state import InputError
 from langgraph_takeover.sandbox.backends.asynchronous import run_in_pool
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec, Snapshot

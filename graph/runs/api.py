@@ -21,16 +21,17 @@ from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import TTL_S
 from langgraph_takeover.handoff.views.names import TakeoverView
-from langgraph_takeover.nodes.context.agents import Agent, Team
-from langgraph_takeover.nodes.context.progress import ProgressCallback, contain_callback
 from langgraph_takeover.nodes.context.settings import (
     AgentConfig,
     AgentContext,
+    ProgressCallback,
     SettingsError,
     build_agent_config,
+    contain_callback,
 )
-from langgraph_takeover.nodes.session.openable_context import OpenableContext
-from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
+from langgraph_takeover.nodes.context.team_members import Agent, Team
+from langgraph_takeover.nodes.session.state_store import SnapshotEvery
+from langgraph_takeover.nodes.session.workers import OpenableContext
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 

@@ -20,16 +20,17 @@ from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import compute_differences
 from langgraph_takeover.handoff.views import Recipient
-from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.nodes.context.settings import (
     AgentConfig,
     Assignment,
     Budget,
     ChildResult,
     Prices,
+    Progress,
+    ProgressCallback,
     SettingsError,
 )
-from langgraph_takeover.nodes.model.connections.exchange import event_loop
+from langgraph_takeover.nodes.model.exchange import event_loop
 from langgraph_takeover.sandbox.interface import SandboxSpec
 from langgraph_takeover.sandbox.repository import LeftOut
 

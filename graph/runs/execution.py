@@ -22,8 +22,7 @@ from langgraph_takeover.graph.outcome import Outcome, build_outcome
 from langgraph_takeover.graph.runs.signals import drain_on_sigterm
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.stops import RunStoppedError
-from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
-from langgraph_takeover.nodes.context.settings import AgentContext
+from langgraph_takeover.nodes.context.settings import AgentContext, Progress, ProgressCallback
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, Spending
 from langgraph_takeover.nodes.telemetry import find_model_name, find_provider

@@ -11,10 +11,9 @@ from langgraph_takeover.graph.runs.delegation import Delegation
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent
-from langgraph_takeover.nodes.context.agents import TeamSettings
-from langgraph_takeover.nodes.context.progress import ProgressCallback
-from langgraph_takeover.nodes.context.settings import Policy, Prices
-from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
+from langgraph_takeover.nodes.context.settings import Policy, Prices, ProgressCallback
+from langgraph_takeover.nodes.context.team_members import TeamSettings
+from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 
 
 class SharedSettings(TypedDict, total=False):

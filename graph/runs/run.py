@@ -32,14 +32,13 @@ from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION, TakeoverView
-from langgraph_takeover.nodes.agent.edits import count_open_calls, restore_texts
+from langgraph_takeover.nodes.agent.step_edits import count_open_calls, restore_texts
 from langgraph_takeover.nodes.agent.think import find_spent_budget
-from langgraph_takeover.nodes.context.progress import ProgressCallback
-from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
+from langgraph_takeover.nodes.context.settings import AgentContext, ProgressCallback, SettingsError
 from langgraph_takeover.nodes.events import answer_open_calls
-from langgraph_takeover.nodes.model.attempts import find_api_keys
+from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotNotFoundError
+from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError, validate_state_update
 from langgraph_takeover.sandbox.interface import Sandbox
 

@@ -18,9 +18,9 @@ from langgraph_takeover.graph.runs.api import open_run
 from langgraph_takeover.graph.runs.delegation import Delegation
 from langgraph_takeover.graph.runs.options import OpenOptions
 from langgraph_takeover.handoff.text.note_fields import read_field_docs
-from langgraph_takeover.nodes.context.agents import Agent, Team
 from langgraph_takeover.nodes.context.settings import AgentConfig, Prices
-from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+from langgraph_takeover.nodes.context.team_members import Agent, Team
+from langgraph_takeover.nodes.deliver import DeliveryPolicy
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _INTRODUCTION = """# Settings

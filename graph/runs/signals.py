@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from langgraph.runtime import RunControl
 
-    from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
+    from langgraph_takeover.nodes.model.deadlines import Cancellation
 
 TERMINATED = 128 + signal.SIGTERM
 WAITING = "waiting for the call in flight; again to end now"

@@ -24,8 +24,7 @@ from langgraph_takeover.graph.runs.validation import (
     snapshot_not_found_error,
 )
 from langgraph_takeover.graph.team import build_team_graph
-from langgraph_takeover.nodes.context.progress import ProgressCallback
-from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
+from langgraph_takeover.nodes.context.settings import AgentContext, ProgressCallback, SettingsError
 from langgraph_takeover.nodes.events import MAX_CALLS
 from langgraph_takeover.nodes.session.session import Session
 

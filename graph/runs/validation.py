@@ -21,7 +21,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.model.tool_schemas import find_state_problem
-from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
+from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError
 from langgraph_takeover.sandbox.interface import SandboxSpec
 

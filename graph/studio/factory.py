@@ -38,12 +38,12 @@ from langgraph_takeover.graph.home import Home, open_home
 from langgraph_takeover.graph.outcome import waits_for_tool_answer
 from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.agent.edits import align_step_edit
+from langgraph_takeover.nodes.agent.step_edits import align_step_edit
 from langgraph_takeover.nodes.agent.steps import Node, run_node
-from langgraph_takeover.nodes.context.agents import Team
 from langgraph_takeover.nodes.context.settings import AgentContext
+from langgraph_takeover.nodes.context.team_members import Team
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
+from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.interface import SandboxSpec, SnapshotCorruptError
 

@@ -24,10 +24,15 @@ from langgraph_takeover.nodes.events import (
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_call
 from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.stop_signal import AbortableWork, StopSignal
-from langgraph_takeover.nodes.session.workers import Workers, WorkKind, default_workers
+from langgraph_takeover.nodes.session.workers import (
+    AbortableWork,
+    StopSignal,
+    Workers,
+    WorkKind,
+    default_workers,
+)
 from langgraph_takeover.nodes.state import AgentState
-from langgraph_takeover.nodes.tools.custom import list_tool_names
+from langgraph_takeover.nodes.tools.custom_tools import list_tool_names
 from langgraph_takeover.nodes.tools.execution import refuse_action
 
 

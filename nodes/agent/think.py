@@ -18,7 +18,7 @@ from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import HandoffPoint
-from langgraph_takeover.nodes.agent.instructions import build_delegate_tool, can_delegate
+from langgraph_takeover.nodes.agent.lifecycle import build_delegate_tool, can_delegate
 from langgraph_takeover.nodes.agent.steps import NodeSteps
 from langgraph_takeover.nodes.context.settings import (
     AgentContext,
@@ -51,21 +51,21 @@ from langgraph_takeover.nodes.model.actions import (
     parse_action,
     parse_call,
 )
-from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.calls import ModelCall
+from langgraph_takeover.nodes.model.calls import CallCount, ModelCall
+from langgraph_takeover.nodes.model.endpoint_rules import (
+    ConversationRepair,
+    complete_turns,
+    end_with_user,
+    fill_blank,
+)
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, ReplyTimeoutError
-from langgraph_takeover.nodes.model.messages.content import (
+from langgraph_takeover.nodes.model.message_content import (
     adapt_messages,
     describe_damage,
     mark_client,
     redact_reply,
 )
-from langgraph_takeover.nodes.model.messages.endpoint_rules import (
-    ConversationRepair,
-    fill_blank,
-)
-from langgraph_takeover.nodes.model.messages.provider_fields import take_fields
-from langgraph_takeover.nodes.model.messages.turns import complete_turns, end_with_user
+from langgraph_takeover.nodes.model.provider_fields import take_fields
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -79,7 +79,7 @@ from langgraph_takeover.nodes.model.window import (
 )
 from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
-from langgraph_takeover.nodes.tools.custom import list_extra_tools, list_tool_names
+from langgraph_takeover.nodes.tools.custom_tools import list_extra_tools, list_tool_names
 from langgraph_takeover.nodes.tools.execution import refuse_action
 
 _LOG = get_logger(__name__)

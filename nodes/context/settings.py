@@ -1,28 +1,78 @@
-"""The context of a run, which is never stored: settings, model, tools and session."""
+"""The type of the progress events that a run streams."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, runtime_checkable
+from inspect import iscoroutinefunction
+from typing import Any, Literal, Protocol, Required, runtime_checkable
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from typing_extensions import TypedDict
 
+from langgraph_takeover.base.failures import ObserverErrors
 from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.records.payload import Mode
 from langgraph_takeover.handoff.trace.events import PointKind, Usage
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent
-from langgraph_takeover.nodes.context.agents import TeamMember, name_model
 from langgraph_takeover.nodes.context.options import AgentOptions
+from langgraph_takeover.nodes.context.team_members import TeamMember, name_model
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
 from langgraph_takeover.nodes.model.tool_schemas import find_tool_problem
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.sandbox.repository import LeftOut
+
+
+class Progress(TypedDict, total=False):
+    """One custom event of a run's stream; `event` and `step` are always present.
+
+    Events: started, thinking, waiting, repaired, acting, observed, point, record, review, passed, stopped, refused, confirmed,
+    child_started, child_finished, went_back.
+    """
+
+    event: Required[str]
+    step: Required[int]
+    text: str
+    """One line, at most 300 characters."""
+    tool: str
+    exit_code: int | None
+    refused: bool
+    kind: str
+    """Of a handoff point, or of a refusal."""
+    record: str
+    checkpoint: str
+    agent: str
+    """Teams: the acting agent."""
+    how: str
+    """Teams: `handoff`, `rotation` or `supervisor`."""
+    to: str
+    child: str
+    """Delegation: the child's thread."""
+    mode: str
+    stop_reason: str | None
+    steps_of_child: int
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+def contain_callback(callback: ProgressCallback | None) -> ProgressCallback | None:
+    """Return the callback with its errors logged once instead of raised; KeyboardInterrupt and SystemExit pass.
+
+    Raises SettingsError for a value that is not a function, and for a function that must be awaited.
+    """
+    if callback is None:
+        return None
+    if not callable(callback) or iscoroutinefunction(callback):
+        raise SettingsError(
+            f"on_progress: not a plain function: {callback!r:.60} (nothing awaits it; use def)"
+        )
+    return ObserverErrors("on_progress")(callback)
 
 
 class Budget(Frozen):

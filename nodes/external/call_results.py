@@ -23,7 +23,7 @@ from langgraph_takeover.handoff.readers.external.codex_scripts.results import (
 from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.nodes.session.external_turn import CallResult
+from langgraph_takeover.nodes.session.observation import CallResult
 
 
 class CallReader:

@@ -28,13 +28,12 @@ from langgraph_takeover.handoff.views.recall import EVENT_FILES, build_event_fil
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
 from langgraph_takeover.nodes.events import add_usage, find_spent_limit
+from langgraph_takeover.nodes.external.agent_process import ExternalProcess
 from langgraph_takeover.nodes.external.apis import ModelRequest
 from langgraph_takeover.nodes.external.call_results import parse_call
 from langgraph_takeover.nodes.external.pass_through import VendorModel
-from langgraph_takeover.nodes.external.process import ExternalProcess
-from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.calls import ask_model
-from langgraph_takeover.nodes.session.external_turn import SideWork
+from langgraph_takeover.nodes.model.calls import CallCount, ask_model
+from langgraph_takeover.nodes.session.observation import SideWork
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
 

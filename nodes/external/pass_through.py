@@ -17,8 +17,7 @@ from langgraph_takeover.base.untrusted_input import parse_document
 from langgraph_takeover.handoff.text.redaction import MIN_SECRET_LENGTH
 from langgraph_takeover.nodes.external.apis import MODEL_PATHS, WIRE_REPLY, Api, WireRequest, parse_reply
 from langgraph_takeover.nodes.external.apis.model_request import build_text_request
-from langgraph_takeover.nodes.external.apis.replies import pack_wire_reply
-from langgraph_takeover.nodes.model.connections.exchange import EndpointClient
+from langgraph_takeover.nodes.external.apis.wire_turns import pack_wire_reply
 from langgraph_takeover.nodes.model.errors import (
     ModelError,
     PermanentModelError,
@@ -26,7 +25,8 @@ from langgraph_takeover.nodes.model.errors import (
     classify_status,
     format_error_line,
 )
-from langgraph_takeover.nodes.model.refusals.overflow import list_texts
+from langgraph_takeover.nodes.model.exchange import EndpointClient
+from langgraph_takeover.nodes.model.refusals import list_texts
 
 _PASSED_HEADERS = frozenset(
     {"accept", "content-type", "user-agent", "originator", "session_id", "session-id", "conversation_id"}

@@ -20,7 +20,7 @@ from langgraph_takeover.nodes.model.markup import (
     Tag,
     find_pieces,
 )
-from langgraph_takeover.nodes.model.messages.content import (
+from langgraph_takeover.nodes.model.message_content import (
     CUT_OFF,
     EMPTY_REPLY,
     THOUGHT_ONLY,

@@ -10,13 +10,14 @@ from typing import Any
 
 from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.model.refusals.overflow import (
+from langgraph_takeover.nodes.model.refusals import (
     find_window,
+    format_wait,
     is_output_refused,
     is_overflow,
     list_texts,
+    read_wait,
 )
-from langgraph_takeover.nodes.model.refusals.retry_after import format_wait, read_wait
 
 _CLIENT_MODULES = {
     "langchain_openai", "openai", "langchain_core", "pydantic", "pydantic_core", "httpx", "httpx2", "httpcore",

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
-from langgraph_takeover.nodes.model.messages.provider_fields import count_field_chars
+from langgraph_takeover.nodes.model.provider_fields import count_field_chars
 
 _MAX_DEPTH = 64
 _INTEGER_LIMIT = 2**63

@@ -29,14 +29,13 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     is_parallel,
 )
 from langgraph_takeover.nodes.session.observation import CallLog, Observation, TraceState
-from langgraph_takeover.nodes.session.snapshots import (
+from langgraph_takeover.nodes.session.state_store import (
     BASE_STATE,
     SnapshotEvery,
     SnapshotNotFoundError,
     StateStore,
 )
-from langgraph_takeover.nodes.session.stop_signal import StopSignal
-from langgraph_takeover.nodes.session.workers import Workers, default_workers
+from langgraph_takeover.nodes.session.workers import StopSignal, Workers, default_workers
 from langgraph_takeover.sandbox import SandboxManager, remove_stale_resources, start
 from langgraph_takeover.sandbox.interface import (
     FileChange,

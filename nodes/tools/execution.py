@@ -18,7 +18,7 @@ from langgraph_takeover.nodes.events import (
     store_texts_once,
     update_trace_state,
 )
-from langgraph_takeover.nodes.model.attempts import find_api_keys
+from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.nodes.telemetry import describe_result, start_tool_span

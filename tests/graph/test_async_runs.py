@@ -16,7 +16,7 @@ from pydantic import Field
 from langgraph_takeover import Home, Outcome, RunStatus, open_home, open_run, run_team
 from langgraph_takeover.errors import ModelError, ReplyTimeoutError, SettingsError, ThreadHeldError
 from langgraph_takeover.integrations import SandboxState, open_sandbox
-from langgraph_takeover.nodes.context.agents import Agent
+from langgraph_takeover.nodes.context.team_members import Agent
 
 from .conftest import DONE, EDIT, NOTE, PROMPT, SHOW, RunHarness, Scripted, get_shown_lines, scripted_model
 

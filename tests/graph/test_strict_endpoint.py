@@ -16,7 +16,7 @@ from langchain_openai import ChatOpenAI
 from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES
-from langgraph_takeover.nodes.model.messages.endpoint_rules import NO_RESULT
+from langgraph_takeover.nodes.model.endpoint_rules import NO_RESULT
 
 from ..chat_server import ChatServer
 from .conftest import DONE, RunHarness, parse_events

@@ -10,7 +10,7 @@ import pytest
 
 from langgraph_takeover import open_home, sandbox
 from langgraph_takeover.handoff.records.record import Review
-from langgraph_takeover.nodes.session.snapshots import build_owner_name
+from langgraph_takeover.nodes.session.state_store import build_owner_name
 from langgraph_takeover.sandbox.backends import host, overlay
 
 from .. import crash_case

@@ -18,9 +18,8 @@ from langgraph_takeover import open_home
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
 from langgraph_takeover.nodes.events import load_events
-from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
+from langgraph_takeover.nodes.model.calls import CallCount, ModelCall
+from langgraph_takeover.nodes.model.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
     ModelError,

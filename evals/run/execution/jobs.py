@@ -26,7 +26,7 @@ from langgraph_takeover.handoff.ledger import snapshots
 from langgraph_takeover.handoff.ledger.database import Database
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
 from langgraph_takeover.handoff.views.names import CONTINUATION
-from langgraph_takeover.nodes.session.snapshots import build_owner_name
+from langgraph_takeover.nodes.session.state_store import build_owner_name
 from langgraph_takeover.sandbox import gc
 from langgraph_takeover.sandbox.gc import CollectionRequest
 

@@ -65,11 +65,11 @@ from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Usage
 from langgraph_takeover.handoff.views.names import TakeoverView
-from langgraph_takeover.nodes.agent.takeover import build_recipient
-from langgraph_takeover.nodes.model.attempts import CallCount
+from langgraph_takeover.nodes.agent.take_over import build_recipient
+from langgraph_takeover.nodes.model.calls import CallCount
 from langgraph_takeover.nodes.model.errors import ModelError
-from langgraph_takeover.nodes.model.notes import NotesCall, build_ask
-from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
+from langgraph_takeover.nodes.records import NotesCall, build_ask
+from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import get_task
 from langgraph_takeover.sandbox import SandboxManager, start
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError

@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.nodes.context.options import AgentOptions, select_options
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.session.observation import CallLog
-from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
+from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 

@@ -15,8 +15,8 @@ from langgraph_takeover.nodes.external.apis.translation import (
     write_error,
     write_reply,
 )
-from langgraph_takeover.nodes.external.apis.vendor_checks import check_vendor_request, select_vendor_fields
-from langgraph_takeover.nodes.model.messages.content import WIRE_REPLY
+from langgraph_takeover.nodes.external.apis.wire_turns import check_vendor_request, select_vendor_fields
+from langgraph_takeover.nodes.model.message_content import WIRE_REPLY
 
 __all__ = [
     "MODEL_PATHS",

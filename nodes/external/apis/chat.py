@@ -7,12 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from langgraph_takeover.nodes.external.apis.conversation import (
-    Call,
-    Conversation,
-    read_call,
-    read_custom_call,
-)
 from langgraph_takeover.nodes.external.apis.model_request import (
     CUSTOM_ARGUMENT,
     ModelRequest,
@@ -21,8 +15,17 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     ToolList,
     list_objects,
 )
-from langgraph_takeover.nodes.external.apis.replies import FinishReason, ReplyParts, VendorReply, WireCall
-from langgraph_takeover.nodes.model.messages.content import THOUGHT_FIELDS
+from langgraph_takeover.nodes.external.apis.wire_turns import (
+    Call,
+    Conversation,
+    FinishReason,
+    ReplyParts,
+    VendorReply,
+    WireCall,
+    read_call,
+    read_custom_call,
+)
+from langgraph_takeover.nodes.model.message_content import THOUGHT_FIELDS
 
 JsonObject = dict[str, Any]
 _FINISH_REASONS: dict[str, FinishReason] = {

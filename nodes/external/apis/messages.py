@@ -7,14 +7,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from langgraph_takeover.base.untrusted_input import parse_json
-from langgraph_takeover.nodes.external.apis.conversation import Conversation, read_call
 from langgraph_takeover.nodes.external.apis.model_request import (
     ModelRequest,
     RequestParts,
     ToolList,
     list_objects,
 )
-from langgraph_takeover.nodes.external.apis.replies import FinishReason, ReplyParts, VendorReply, WireCall
+from langgraph_takeover.nodes.external.apis.wire_turns import (
+    Conversation,
+    FinishReason,
+    ReplyParts,
+    VendorReply,
+    WireCall,
+    read_call,
+)
 
 JsonObject = dict[str, Any]
 _STOP_REASONS = {

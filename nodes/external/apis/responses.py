@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.nodes.external.apis.conversation import Conversation, read_call, read_custom_call
 from langgraph_takeover.nodes.external.apis.model_request import (
     CUSTOM_ARGUMENT,
     ModelRequest,
@@ -16,7 +15,14 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     ToolList,
     list_objects,
 )
-from langgraph_takeover.nodes.external.apis.replies import ReplyParts, VendorReply, WireCall
+from langgraph_takeover.nodes.external.apis.wire_turns import (
+    Conversation,
+    ReplyParts,
+    VendorReply,
+    WireCall,
+    read_call,
+    read_custom_call,
+)
 
 SCRIPT_TOOL = "exec"
 _CELL_TOOL = "wait"

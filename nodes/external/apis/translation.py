@@ -18,7 +18,7 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     RequestError,
     RequestParts,
 )
-from langgraph_takeover.nodes.external.apis.replies import (
+from langgraph_takeover.nodes.external.apis.wire_turns import (
     ReplyParts,
     VendorReply,
     read_reply,

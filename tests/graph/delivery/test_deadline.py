@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import list_transitions
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.record import RECORD_FILE
-from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+from langgraph_takeover.nodes.deliver import DeliveryPolicy
 
 from ...chat_server import ChatServer
 from ..conftest import BOTH_DATABASES, DONE, EDIT, FIX, RunHarness, scripted_model

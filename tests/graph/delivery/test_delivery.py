@@ -31,7 +31,7 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
 from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
-from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+from langgraph_takeover.nodes.deliver import DeliveryPolicy
 from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.protocol import Understanding, is_confirmation_request, parse_understanding

@@ -12,7 +12,7 @@ from langgraph_takeover import build_agent, open_run, run
 from langgraph_takeover.errors import InputError, NotWaitingError, ThreadExistsError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import FencedError, LedgerUnavailableError, ThreadHeldError
 from langgraph_takeover.nodes.model.errors import ModelError
-from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
+from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 
 from ..conftest import (
     BOTH_DATABASES,

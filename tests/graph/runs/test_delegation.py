@@ -482,7 +482,7 @@ def test_an_interrupted_merge_is_done_once(
     bench: RunHarness, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     from langgraph_takeover.handoff.ledger import effects
-    from langgraph_takeover.nodes.delegation import delegate
+    from langgraph_takeover.nodes import delegate
 
     calls: list[int] = []
     model = agents(
@@ -504,7 +504,7 @@ def test_an_interrupted_merge_is_done_once(
 
     merge, end = delegate.merge, effects.end
     with monkeypatch.context() as patch:
-        patch.setattr("langgraph_takeover.nodes.delegation.delegate.merge", cut)
+        patch.setattr("langgraph_takeover.nodes.delegate.merge", cut)
         patch.setattr("langgraph_takeover.nodes.session.session.effects.end", cut_end)
         with pytest.raises(Killed):
             run(bench, model)

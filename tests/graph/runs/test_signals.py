@@ -19,7 +19,7 @@ from langgraph_takeover.graph.runs.signals import drain_on_sigterm
 from langgraph_takeover.handoff.ledger import Ledger, acquire, database
 from langgraph_takeover.handoff.ledger.leases import renew
 from langgraph_takeover.handoff.ledger.signals import defer_signals
-from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
+from langgraph_takeover.nodes.model.deadlines import Cancellation
 
 WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")
 STRIDES = {"ledger": 31, "files": 7, "saver": 7}

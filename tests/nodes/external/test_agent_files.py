@@ -9,7 +9,7 @@ import pytest
 
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import Launch
-from langgraph_takeover.nodes.external.agent_files import build_start_files, wait_for_result, write_files
+from langgraph_takeover.nodes.external.agent_process import build_start_files, wait_for_result, write_files
 from langgraph_takeover.sandbox import start
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, SandboxSpec

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.nodes.external.agent_peers import AgentPeers, find_agent_peers
+from langgraph_takeover.nodes.external.bridge_limits import AgentPeers, find_agent_peers
 from langgraph_takeover.sandbox.contract.listening import find_free_port
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 

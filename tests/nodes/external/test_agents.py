@@ -20,11 +20,10 @@ from langgraph_takeover.handoff.agents.contract.kit import AgentKit, AgentRun
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
-from langgraph_takeover.nodes.external.http_connection import HeldRequest
+from langgraph_takeover.nodes.external.http import HeldRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
-from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
+from langgraph_takeover.nodes.model.calls import CallCount, ModelCall
+from langgraph_takeover.nodes.model.deadlines import Cancellation
 
 from ...agent_programs import find_test_program
 

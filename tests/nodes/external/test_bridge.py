@@ -20,11 +20,11 @@ from langchain_core.messages import AIMessage
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
-from langgraph_takeover.nodes.external.http_connection import HeldRequest
-from langgraph_takeover.nodes.external.limits import BridgeLimits, ByteBudget, TokenBucket
-from langgraph_takeover.nodes.model.attempts import CallCount
+from langgraph_takeover.nodes.external.bridge_limits import BridgeLimits, ByteBudget, TokenBucket
+from langgraph_takeover.nodes.external.http import HeldRequest
+from langgraph_takeover.nodes.model.calls import CallCount
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, classify_status
-from langgraph_takeover.nodes.session.external_turn import SideWork
+from langgraph_takeover.nodes.session.observation import SideWork
 
 LIMITS = BridgeLimits(requests_per_s=1_000)
 _SECRETS = {"Authorization": "Bearer k", "Cookie": "c", "X-Api-Key": "k", "Proxy-Authorization": "p"}

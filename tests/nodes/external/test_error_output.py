@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.nodes.external.process import find_error_line
+from langgraph_takeover.nodes.external.agent_process import find_error_line
 
 NODE = """node:internal/modules/package_json_reader:255
   throw new ERR_MODULE_NOT_FOUND(packageName, fileURLToPath(base), null);

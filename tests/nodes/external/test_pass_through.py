@@ -25,9 +25,8 @@ from langgraph_takeover.nodes.external.apis import (
     write_reply,
 )
 from langgraph_takeover.nodes.external.pass_through import VendorModel
-from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.calls import ModelCall, ask_model
-from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
+from langgraph_takeover.nodes.model.calls import CallCount, ModelCall, ask_model
+from langgraph_takeover.nodes.model.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
     ModelError,

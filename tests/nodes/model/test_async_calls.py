@@ -10,9 +10,8 @@ import httpx2
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.model.connections.deadlines import CallCancelledError, Cancellation
+from langgraph_takeover.nodes.model.calls import CallCount, ModelCall
+from langgraph_takeover.nodes.model.deadlines import CallCancelledError, Cancellation
 from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, ReplyTooLargeError
 
 from .test_calls import KEY, client, completion, serve

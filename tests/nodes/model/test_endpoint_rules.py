@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from langgraph_takeover.nodes.model.messages.endpoint_rules import (
+from langgraph_takeover.nodes.model.endpoint_rules import (
     NO_RESULT,
     ConversationRepair,
     repair_replies,

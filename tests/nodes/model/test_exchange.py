@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from langgraph_takeover.nodes.model.connections.deadlines import (
+from langgraph_takeover.nodes.model.deadlines import (
     CallCancelledError,
     Cancellation,
     DeadlineExceededError,

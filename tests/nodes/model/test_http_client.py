@@ -29,10 +29,15 @@ from langchain_openai import ChatOpenAI
 
 from langgraph_takeover.evals.models import describe_ambiguous_models
 from langgraph_takeover.nodes.model.calls import ask_model
-from langgraph_takeover.nodes.model.connections.deadlines import DeadlineExceededError
-from langgraph_takeover.nodes.model.connections.exchange import EndpointClient, Exchange
-from langgraph_takeover.nodes.model.connections.reply_limits import MIB, STREAM_LIMITS, WHOLE_REPLY_LIMITS
+from langgraph_takeover.nodes.model.deadlines import DeadlineExceededError
 from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, ReplyTooLargeError
+from langgraph_takeover.nodes.model.exchange import (
+    MIB,
+    STREAM_LIMITS,
+    WHOLE_REPLY_LIMITS,
+    EndpointClient,
+    Exchange,
+)
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 
 from .test_calls import client, completion, serve, stream_reply
@@ -128,12 +133,12 @@ def test_a_stream_beyond_its_limits_is_refused(
 ) -> None:
     if "objects" in problem:
         monkeypatch.setattr(
-            "langgraph_takeover.nodes.model.connections.reply_limits.STREAM_LIMITS",
+            "langgraph_takeover.nodes.model.exchange.STREAM_LIMITS",
             STREAM_LIMITS._replace(structure_count=2_000),
         )
     if "longer" in problem:
         monkeypatch.setattr(
-            "langgraph_takeover.nodes.model.connections.reply_limits.STREAM_LIMITS",
+            "langgraph_takeover.nodes.model.exchange.STREAM_LIMITS",
             STREAM_LIMITS._replace(content_bytes=MIB),
         )
     with serve(body, Content_Type="text/event-stream") as endpoint:
@@ -168,7 +173,7 @@ def test_a_stream_passes_each_event_on_immediately() -> None:
 def test_a_blank_line_may_be_split_over_two_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "a" * 200
     monkeypatch.setattr(
-        "langgraph_takeover.nodes.model.connections.reply_limits.STREAM_LIMITS",
+        "langgraph_takeover.nodes.model.exchange.STREAM_LIMITS",
         STREAM_LIMITS._replace(line_bytes=10_000),
     )
 

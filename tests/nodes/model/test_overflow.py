@@ -10,7 +10,7 @@ from langgraph_takeover.nodes.model.errors import (
     PermanentModelError,
     classify_status,
 )
-from langgraph_takeover.nodes.model.refusals.overflow import (
+from langgraph_takeover.nodes.model.refusals import (
     OVERFLOW_CODES,
     find_window,
     is_output_refused,

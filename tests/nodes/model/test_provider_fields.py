@@ -11,19 +11,18 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
-from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.calls import ModelCall, ask_model
-from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
+from langgraph_takeover.nodes.model.calls import CallCount, ModelCall, ask_model
+from langgraph_takeover.nodes.model.deadlines import Cancellation
+from langgraph_takeover.nodes.model.endpoint_rules import repair_reply
 from langgraph_takeover.nodes.model.errors import PermanentModelError
-from langgraph_takeover.nodes.model.messages.content import (
+from langgraph_takeover.nodes.model.message_content import (
     adapt_messages,
     describe_damage,
     has_thought,
     mark_client,
     redact_reply,
 )
-from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_reply
-from langgraph_takeover.nodes.model.messages.provider_fields import take_fields
+from langgraph_takeover.nodes.model.provider_fields import take_fields
 from langgraph_takeover.nodes.model.usage import count_chars
 
 from ...chat_server import ChatServer

@@ -20,15 +20,10 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.calls import ModelCall, ask_with_schema
-from langgraph_takeover.nodes.model.connections.deadlines import (
-    CallCancelledError,
-    Cancellation,
-    WaitEndedError,
-)
+from langgraph_takeover.nodes.model.calls import CallCount, ModelCall, ask_with_schema
+from langgraph_takeover.nodes.model.deadlines import CallCancelledError, Cancellation, WaitEndedError
 from langgraph_takeover.nodes.model.errors import ModelError, PermanentModelError, WaitTooLongError
-from langgraph_takeover.nodes.model.refusals.retry_after import MAX_WAIT_S, read_wait
+from langgraph_takeover.nodes.model.refusals import MAX_WAIT_S, read_wait
 
 from ...chat_server import ChatServer
 from ..test_retries_and_budgets import answer_in_turn, client, error_answer

@@ -6,7 +6,7 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
-from langgraph_takeover.nodes.model.messages.content import (
+from langgraph_takeover.nodes.model.message_content import (
     EMPTY_REPLY,
     THOUGHT_ONLY,
     describe_empty_reply,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from langgraph_takeover.nodes.model.messages.turns import complete_turns, repair_messages
+from langgraph_takeover.nodes.model.endpoint_rules import complete_turns, repair_messages
 
 CALLS = AIMessage("", tool_calls=[{"name": "shell", "args": {}, "id": "a"}])
 RESULT = ToolMessage("r", tool_call_id="a")

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from langgraph_takeover.nodes.session.openable_context import OpenableContext
-from langgraph_takeover.nodes.session.workers import Workers
+from langgraph_takeover.nodes.session.workers import OpenableContext, Workers
 
 
 class Gate:

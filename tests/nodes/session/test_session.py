@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.records.record import RecordStore, TaskBrief
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
+from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, SandboxUnavailableError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from langgraph_takeover.handoff.ledger import Ledger, acquire
 from langgraph_takeover.handoff.ledger.stops import RunStoppedError
-from langgraph_takeover.nodes.session.stop_signal import AbortableWork, StopSignal
+from langgraph_takeover.nodes.session.workers import AbortableWork, StopSignal
 
 
 class Run:

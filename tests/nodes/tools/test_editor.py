@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.trace.events import Event, FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.snapshots import BASE_STATE
+from langgraph_takeover.nodes.session.state_store import BASE_STATE
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.nodes.tools.shell import execute_command
+from langgraph_takeover.nodes.tools.shell_command import execute_command
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.contract import make_repository
 from langgraph_takeover.sandbox.interface import SandboxSpec

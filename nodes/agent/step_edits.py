@@ -28,7 +28,7 @@ from langgraph_takeover.nodes.model.actions import (
     parse_action,
     parse_call,
 )
-from langgraph_takeover.nodes.model.messages.content import drop_calls
+from langgraph_takeover.nodes.model.message_content import drop_calls
 from langgraph_takeover.nodes.state import AgentState, InputError
 
 _MESSAGE_ADAPTER: TypeAdapter[BaseMessage] = TypeAdapter(AnyMessage)

@@ -9,8 +9,8 @@ from typing import Any
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover.base.untrusted_input import parse_json
-from langgraph_takeover.nodes.model.messages.endpoint_rules import MALFORMED
-from langgraph_takeover.nodes.model.messages.provider_fields import add_fields, name_endpoint, read_fields
+from langgraph_takeover.nodes.model.endpoint_rules import MALFORMED
+from langgraph_takeover.nodes.model.provider_fields import add_fields, name_endpoint, read_fields
 
 _CONVERT, _CREATE, _BUILD = (
     "_convert_chunk_to_generation_chunk",

@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable
 
 from langgraph_takeover.handoff.text.chat_markup import remove_thoughts
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.model.messages.provider_fields import (
+from langgraph_takeover.nodes.model.provider_fields import (
     ENDPOINT,
     drop_foreign_fields,
     list_fields,

@@ -24,7 +24,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import format_code_block, neutralize
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import HandoffPoint
-from langgraph_takeover.nodes.agent.instructions import can_delegate
+from langgraph_takeover.nodes.agent.lifecycle import can_delegate
 from langgraph_takeover.nodes.context.settings import (
     AgentContext,
     Assignment,

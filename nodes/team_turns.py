@@ -10,13 +10,11 @@ from langgraph.runtime import Runtime
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.handoff.views.team import TurnPass, build_agent_messages, count_idle_passes
-from langgraph_takeover.nodes.agent.instructions import build_instructions
-from langgraph_takeover.nodes.agent.interruption import interruption
-from langgraph_takeover.nodes.agent.lifecycle import finish
+from langgraph_takeover.nodes.agent.lifecycle import build_instructions, finish, interruption
 from langgraph_takeover.nodes.agent.steps import NodeSteps
 from langgraph_takeover.nodes.agent.think import think
-from langgraph_takeover.nodes.context.agents import TeamMember
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context, get_member
+from langgraph_takeover.nodes.context.team_members import TeamMember
 from langgraph_takeover.nodes.events import (
     last_action,
     record_observation,
@@ -26,7 +24,7 @@ from langgraph_takeover.nodes.events import (
 )
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
-from langgraph_takeover.nodes.tools.custom import list_extra_tools
+from langgraph_takeover.nodes.tools.custom_tools import list_extra_tools
 from langgraph_takeover.nodes.tools.execution import refuse_action
 
 

@@ -30,8 +30,7 @@ from langgraph_takeover.nodes.external.conversation import (
     is_lost,
     require_process,
 )
-from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
-from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.session.observation import CallResult, ExternalTurn, Observation
 from langgraph_takeover.nodes.state import AgentState, Spending
 from langgraph_takeover.nodes.tools.execution import act_once
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox

@@ -1,1 +1,0 @@
-"""The node that delegates tasks to child agents."""

@@ -1,1 +1,0 @@
-"""Nodes that deliver a handoff: offer, attempt, resend, alert, escalate, roll back, block."""

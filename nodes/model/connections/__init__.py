@@ -1,1 +1,0 @@
-"""Connections to endpoints: limits of replies, calls with a deadline, and the client for event loops."""

@@ -1,1 +1,0 @@
-"""Messages of a conversation: what only their provider understands, thoughts, and what endpoints refuse."""

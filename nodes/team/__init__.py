@@ -1,1 +1,0 @@
-"""Nodes of a team of agents that take turns."""
