@@ -20,8 +20,8 @@ from langgraph_takeover.graph.checkpoints.inspection import (
     thread_config,
 )
 from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
-from langgraph_takeover.graph.errors import ThreadNotFoundError
 from langgraph_takeover.graph.outcome import get_run_status
+from langgraph_takeover.graph.usage_errors import ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import (
     Ledger,
     LedgerUnavailableError,

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from langgraph_takeover.graph.agent import build_agent, build_takeover
     from langgraph_takeover.graph.checkpoints.inspection import CheckpointInfo
     from langgraph_takeover.graph.delivery.delivery import Delivery, deliver
-    from langgraph_takeover.graph.delivery.offer import hand_over
+    from langgraph_takeover.graph.delivery.offers import hand_over
     from langgraph_takeover.graph.home import Home, open_home
     from langgraph_takeover.graph.outcome import Outcome, RunStatus
     from langgraph_takeover.graph.runs.api import open_run, resume, run, run_team, take_over
-    from langgraph_takeover.graph.runs.delegation import Delegation
+    from langgraph_takeover.graph.runs.child_runs import Delegation
     from langgraph_takeover.graph.runs.run import Run
     from langgraph_takeover.graph.team import build_team
     from langgraph_takeover.handoff.records.envelope import Envelope
@@ -40,7 +40,7 @@ except PackageNotFoundError:  # a checkout that is not installed
 _MODULES = {
     "Agent": "nodes.context.team_members",
     "CheckpointInfo": "graph.checkpoints.inspection",
-    "Delegation": "graph.runs.delegation",
+    "Delegation": "graph.runs.child_runs",
     "Delivery": "graph.delivery.delivery",
     "Envelope": "handoff.records.envelope",
     "Home": "graph.home",
@@ -56,7 +56,7 @@ _MODULES = {
     "build_takeover": "graph.agent",
     "build_team": "graph.team",
     "deliver": "graph.delivery.delivery",
-    "hand_over": "graph.delivery.offer",
+    "hand_over": "graph.delivery.offers",
     "open_home": "graph.home",
     "open_run": "graph.runs.api",
     "resume": "graph.runs.api",

@@ -1,13 +1,13 @@
 """External agents, such as Codex: use one on a thread, hand over its session, or write an adapter for another."""
 
 from langgraph_takeover.graph.continuation.capture import Capture, capture_session
-from langgraph_takeover.graph.continuation.preparation import (
+from langgraph_takeover.graph.continuation.continue_record import (
     PreparedContinuation,
     prepare_continuation,
     start_continuation,
 )
 from langgraph_takeover.graph.continuation.undo import Removal, discard_record, undo_continuations
-from langgraph_takeover.graph.errors import CaptureError, ContinuationError
+from langgraph_takeover.graph.usage_errors import CaptureError, ContinuationError
 from langgraph_takeover.handoff.agents import ADAPTERS, find_adapter
 from langgraph_takeover.handoff.agents.adapter import (
     AgentAdapter,

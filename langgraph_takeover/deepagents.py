@@ -7,7 +7,6 @@ if find_spec("deepagents") is None:
         "langgraph_takeover.deepagents needs deepagents (pip install 'langgraph-takeover[deepagents]')"
     )
 
-from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
-from langgraph_takeover.graph.own_graphs.deep_middleware import SandboxFilesystemMiddleware
+from langgraph_takeover.graph.own_graphs.deep_agents import SandboxBackend, SandboxFilesystemMiddleware
 
 __all__ = ["SandboxBackend", "SandboxFilesystemMiddleware"]

@@ -3,7 +3,7 @@
 from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.evals.models.entries import ModelsFileError
 from langgraph_takeover.evals.models.names import ModelNameError
-from langgraph_takeover.graph.errors import (
+from langgraph_takeover.graph.usage_errors import (
     ActResultError,
     CaptureError,
     CheckpointCorruptError,

@@ -7,10 +7,7 @@ if find_spec("langchain") is None:
         "langgraph_takeover.middleware needs langchain (pip install 'langgraph-takeover[langchain]')"
     )
 
-from langgraph_takeover.graph.own_graphs.middleware import (
-    SandboxAgentState,
-    SandboxMiddleware,
-)
+from langgraph_takeover.graph.own_graphs.agent_middleware import SandboxAgentState, SandboxMiddleware
 from langgraph_takeover.graph.own_graphs.successors import complete_handoff, receive_record
 
 __all__ = ["SandboxAgentState", "SandboxMiddleware", "complete_handoff", "receive_record"]

@@ -1,9 +1,8 @@
 """The handoff protocol: offer, deliver, roll back and repair handoffs, and their messages."""
 
 from langgraph_takeover.graph.delivery.delivery import Delivery, build_delivery, deliver
-from langgraph_takeover.graph.delivery.offer import hand_over
-from langgraph_takeover.graph.delivery.resending import RepairFinding, repair
-from langgraph_takeover.graph.delivery.rollback import Rollback, roll_back
+from langgraph_takeover.graph.delivery.offers import hand_over
+from langgraph_takeover.graph.delivery.recovery import RepairFinding, Rollback, repair, roll_back
 from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request, parse_understanding
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding

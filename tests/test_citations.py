@@ -84,9 +84,9 @@ def test_files_that_docstrings_cite_exist(package: str) -> None:
 
 
 def test_a_missing_file_is_detected() -> None:
-    assert find_missing("See `handoff/agents/interactive.py` and `graph/continuation/interactive.py`.") == [
-        "handoff/agents/interactive.py"
-    ]
+    assert find_missing(
+        "See `handoff/agents/interactive.py` and `graph/continuation/terminal_start.py`."
+    ) == ["handoff/agents/interactive.py"]
     assert find_missing("in `handoff/nowhere/`, `docs/nothing*.md`") == [
         "docs/nothing*.md",
         "handoff/nowhere/",

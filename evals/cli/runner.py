@@ -58,7 +58,7 @@ def run_command(
     out: Path, resume_command: str, prepare: Callable[[], _PreparedT], run: Callable[[_PreparedT], int]
 ) -> int:
     """The exit code of a run. User-correctable errors and interruptions print one line."""
-    from langgraph_takeover.graph.runs.signals import handle_signals
+    from langgraph_takeover.graph.runs.stop_requests import handle_signals
 
     with handle_signals(), drop_unwritable_output():
         return _run_command(out, resume_command, prepare, run)
@@ -68,7 +68,7 @@ def _run_command(
     out: Path, resume_command: str, prepare: Callable[[], _PreparedT], run: Callable[[_PreparedT], int]
 ) -> int:
     from langgraph_takeover.evals.run.preparation import host_errors, usage_errors
-    from langgraph_takeover.graph.runs.signals import TERMINATED
+    from langgraph_takeover.graph.runs.stop_requests import TERMINATED
 
     begun = False
     try:

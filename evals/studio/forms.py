@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
-from langgraph_takeover.graph.errors import ServedRunError
-from langgraph_takeover.graph.studio.factory import INPUT_ONLY, format_error_line
+from langgraph_takeover.graph.studio_factory import INPUT_ONLY, format_error_line
+from langgraph_takeover.graph.usage_errors import ServedRunError
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.trace.action import ActionProtocol

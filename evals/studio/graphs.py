@@ -33,7 +33,7 @@ from langgraph_takeover.evals.studio.forms import (
     require_review,
 )
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.graph.studio.factory import ServedRequest, ServedRunSetup, serve
+from langgraph_takeover.graph.studio_factory import ServedRequest, ServedRunSetup, serve
 from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger import snapshots
 from langgraph_takeover.handoff.prompts import load_prompt

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import ormsgpack
 
-from langgraph_takeover.graph.errors import CheckpointCorruptError
+from langgraph_takeover.graph.usage_errors import CheckpointCorruptError
 
 _CREATE_TABLE = """
     CREATE TABLE IF NOT EXISTS takeover_checksums (

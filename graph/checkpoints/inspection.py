@@ -13,7 +13,7 @@ from langgraph.constants import START
 from langgraph.types import Interrupt
 
 from langgraph_takeover.graph.checkpoints.checksums import ChainKey
-from langgraph_takeover.graph.errors import (
+from langgraph_takeover.graph.usage_errors import (
     CheckpointCorruptError,
     ForeignThreadError,
     ThreadNotHeldError,

@@ -15,10 +15,9 @@ import typer
 from typer import Argument, Option
 
 from langgraph_takeover.base.untrusted_input import describe_error
-from langgraph_takeover.graph.cli.external_options import AgentHomeOption, list_some
-from langgraph_takeover.graph.cli.handoffs import add_commands
+from langgraph_takeover.graph.cli.handoff_commands import add_commands
 from langgraph_takeover.graph.cli.options import USER_HOME, report_user_errors
-from langgraph_takeover.graph.cli.records import RecordArgument, find_record
+from langgraph_takeover.graph.cli.record_ids import AgentHomeOption, RecordArgument, find_record, list_some
 from langgraph_takeover.sandbox.cli.program import (
     PlainApp,
     degrade_output,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from langgraph_takeover.graph.cli.external_options import ModelBuilder
+    from langgraph_takeover.graph.cli.record_ids import ModelBuilder
     from langgraph_takeover.handoff.records.record import HandoffRecord
     from langgraph_takeover.handoff.records.verification import Verification
 
@@ -221,7 +220,7 @@ def export(
     The file contains notes, review and snapshot."""
     from rich.filesize import decimal
 
-    from langgraph_takeover.graph.continuation.secret_files import list_secret_files
+    from langgraph_takeover.graph.continuation.working_tree import list_secret_files
     from langgraph_takeover.handoff.records import archive
 
     with _report_errors(), report_user_errors():
@@ -258,7 +257,7 @@ def import_(
     replace: Annotated[bool, Option("--replace", help="Replace a record with the same id.")] = False,
 ) -> None:
     """Verify an exported record and add it to a home; print its directory."""
-    from langgraph_takeover.graph.continuation.files import ensure_private_directory
+    from langgraph_takeover.graph.continuation.known_records import ensure_private_directory
     from langgraph_takeover.handoff.records import archive
 
     if directory is None:

@@ -56,7 +56,7 @@ class UsageError(TakeoverError):
 
 @contextmanager
 def report_user_errors() -> Iterator[None]:
-    from langgraph_takeover.graph.errors import (
+    from langgraph_takeover.graph.usage_errors import (
         HandoffError,
         RecordNotTakenError,
         RollbackError,
@@ -133,7 +133,7 @@ def choose_sandbox_spec(
     """
     from typing import get_args
 
-    from langgraph_takeover.graph.delivery import rollback
+    from langgraph_takeover.graph.delivery import recovery
     from langgraph_takeover.sandbox.backends.base import require_isolated_backend
     from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 
@@ -150,7 +150,7 @@ def choose_sandbox_spec(
         raise UsageError("--directory: docker starts from an image (use --sandbox host, or omit --directory)")
     record = home.records.load(record_id)
     if directory is None:
-        return rollback.sandbox_spec_for(record, backend)  # type: ignore[arg-type]
+        return recovery.sandbox_spec_for(record, backend)  # type: ignore[arg-type]
     return SandboxSpec(backend=backend or require_isolated_backend(), directory=directory)
 
 

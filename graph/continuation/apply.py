@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.graph.continuation.files import load_known
-from langgraph_takeover.graph.continuation.repository import find_repository, run_git
-from langgraph_takeover.graph.continuation.working_copy import escape_name
-from langgraph_takeover.graph.errors import ContinuationError
+from langgraph_takeover.graph.continuation.known_records import load_known
+from langgraph_takeover.graph.continuation.user_repository import find_repository, run_git
+from langgraph_takeover.graph.continuation.working_tree import escape_name
+from langgraph_takeover.graph.usage_errors import ContinuationError
 from langgraph_takeover.handoff.records.left_out import is_unsaved
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout

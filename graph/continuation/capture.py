@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 from langgraph_takeover.base.failures import clean_up
 from langgraph_takeover.base.untrusted_input import read_untrusted_head
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.graph.continuation.files import (
+from langgraph_takeover.graph.continuation.known_records import (
     IMAGES_DIRECTORY,
     NOTES_DIRECTORY,
     KnownRecord,
+    Parent,
     ensure_private_directory,
     find_manifest_of,
+    find_parent,
     require_state_directory,
     save_known,
 )
-from langgraph_takeover.graph.continuation.parents import Parent, find_parent
-from langgraph_takeover.graph.continuation.repository import Repository, find_repository
-from langgraph_takeover.graph.continuation.secret_files import select_secret_files
-from langgraph_takeover.graph.continuation.working_copy import WorkingCopy, escape_name
-from langgraph_takeover.graph.errors import CaptureError
+from langgraph_takeover.graph.continuation.user_repository import Repository, find_repository
+from langgraph_takeover.graph.continuation.working_tree import WorkingCopy, escape_name, select_secret_files
+from langgraph_takeover.graph.usage_errors import CaptureError
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.interop.recordings import infer_reads, list_handoff_points

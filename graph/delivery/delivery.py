@@ -18,14 +18,13 @@ from langgraph_takeover.base.failures import ObserverErrors, clean_up, get_logge
 from langgraph_takeover.graph.agent import Checkpointer
 from langgraph_takeover.graph.checkpoints.inspection import DELIVERY_METADATA
 from langgraph_takeover.graph.checkpoints.savers import open_saver
-from langgraph_takeover.graph.delivery.resending import find_fresh_record
-from langgraph_takeover.graph.delivery.rollback import roll_back as roll_back_handoff
-from langgraph_takeover.graph.errors import NotWaitingError
+from langgraph_takeover.graph.delivery.recovery import find_fresh_record
+from langgraph_takeover.graph.delivery.recovery import roll_back as roll_back_handoff
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import Outcome
-from langgraph_takeover.graph.runs.api import open_run
-from langgraph_takeover.graph.runs.options import DeliveryOptions
-from langgraph_takeover.graph.runs.validation import invalid_answer_error
+from langgraph_takeover.graph.runs.api import DeliveryOptions, open_run
+from langgraph_takeover.graph.runs.argument_checks import invalid_answer_error
+from langgraph_takeover.graph.usage_errors import NotWaitingError
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import TRANSFERRED_STATES, Handoff
 from langgraph_takeover.nodes.context.settings import SettingsError

@@ -1,10 +1,12 @@
-"""The MCP server: its tools and resources, for any transport."""
+"""The MCP server: its tools and the content of its resources, for any transport."""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 from mcp import MCPError, types
@@ -12,19 +14,76 @@ from mcp.server import Server, ServerRequestContext
 
 from langgraph_takeover.base.failures import get_logger
 from langgraph_takeover.base.values import TakeoverError
-from langgraph_takeover.graph.mcp import resources
-from langgraph_takeover.graph.mcp.arguments import build_input_schema, parse_arguments
-from langgraph_takeover.graph.mcp.tools import (
+from langgraph_takeover.graph.mcp.mcp_tools import (
     PATCH_TEMPLATE,
     RECORD_TEMPLATE,
     TOOLS,
     VIEW_TEMPLATE,
     Participant,
     ToolSpec,
+    build_input_schema,
     build_record_uri,
+    parse_arguments,
+    parse_uri,
+    render_view,
 )
 from langgraph_takeover.handoff.text.fence import format_entry
+from langgraph_takeover.handoff.views import Recipient, display
 from langgraph_takeover.nodes.context.settings import Progress, ProgressCallback
+
+MAX_RESOURCE_BYTES = 500_000
+"""A client reads at most 1 MiB of JSON at once."""
+_PAGE = 100
+
+
+class ResourceError(TakeoverError, LookupError):
+    """A resource does not exist, or is too large to send."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ResourceContent(NamedTuple):
+    """The content of a resource."""
+
+    text: str
+    mime_type: str
+
+
+def list_page(client: Participant, cursor: str) -> tuple[list[str], str | None]:
+    """List the ids of records after a cursor; also return the next cursor, if there are more."""
+    ids = client.home.records.list_ids()
+    start = bisect.bisect_right(ids, cursor) if cursor else 0
+    page = list(ids[start : start + _PAGE])
+    return page, page[-1] if start + _PAGE < len(ids) else None
+
+
+def find_resource(client: Participant, uri: str) -> ResourceContent:
+    """Read a resource. Raises ResourceError, RecordError and UnknownViewError."""
+    name = parse_uri(uri)
+    if name is None:
+        raise ResourceError(f"resource not found: {uri!r:.100} (list them: resources/list)")
+    if name.part == "views":
+        found = ResourceContent(render_view(client, name.record, name.view), "text/markdown")
+    else:
+        record = client.home.records.load(name.record)
+        if name.part == "patch":
+            found = ResourceContent(record.patch, "text/x-diff")
+        else:
+            facts = display.record_to_dict(record, Recipient())
+            cells = {
+                key: format_entry(each)[:500] if isinstance(each, str) else each
+                for key, each in facts.items()
+            }
+            found = ResourceContent(json.dumps(cells, indent=1, ensure_ascii=False), "application/json")
+    size = len(found.text.encode("utf-8", "backslashreplace"))
+    if size > MAX_RESOURCE_BYTES:
+        raise ResourceError(
+            f"resource too large: {uri:.300}: {size:,} bytes, at most {MAX_RESOURCE_BYTES:,} "
+            "(read a view in pages: show_record; a patch: record.json in the record's directory)"
+        )
+    return found
+
 
 INSTRUCTIONS = (
     "Records hold the unfinished work of other agents. Take part in a handoff: list_records shows what is offered to you, "
@@ -61,7 +120,7 @@ def build_server(client: Participant) -> Server[Any]:
         context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         cursor = params.cursor if params else None
-        ids, following = await run(lambda: resources.list_page(client, cursor or ""))
+        ids, following = await run(lambda: list_page(client, cursor or ""))
         found = [
             types.Resource(uri=build_record_uri(each), name=each, mime_type="application/json")
             for each in ids
@@ -73,7 +132,7 @@ def build_server(client: Participant) -> Server[Any]:
     ) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
-            found = await run(lambda: resources.read_resource(client, uri))
+            found = await run(lambda: find_resource(client, uri))
         except Exception as error:
             raise MCPError(types.INVALID_PARAMS, _describe_error(error)) from None
         content = types.TextResourceContents(

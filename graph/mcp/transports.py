@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from langgraph_takeover.graph.errors import ServerAddressError
+from langgraph_takeover.graph.usage_errors import ServerAddressError
 
 _HEAD_S = 10.0
 _MAX_WAITING = 256

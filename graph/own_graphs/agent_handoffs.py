@@ -12,8 +12,8 @@ from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, Send
 
-from langgraph_takeover.graph.errors import SandboxStateLostError
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
+from langgraph_takeover.graph.usage_errors import SandboxStateLostError
 
 CHANNEL = "sandbox_state"
 DESTINATION = "__handoff_destination"

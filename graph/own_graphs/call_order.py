@@ -25,9 +25,9 @@ from langgraph.runtime import ExecutionInfo
 from langgraph.types import Interrupt
 
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.graph.errors import EarlierCallError
 from langgraph_takeover.graph.own_graphs.agent_handoffs import is_handoff_tool, read_field
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
+from langgraph_takeover.graph.usage_errors import EarlierCallError
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect

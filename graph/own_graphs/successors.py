@@ -9,11 +9,11 @@ from typing import Any
 
 from langchain_core.messages import ToolMessage
 
-from langgraph_takeover.graph.delivery.offer import renew_offer
-from langgraph_takeover.graph.errors import HandoffError
+from langgraph_takeover.graph.delivery.offers import renew_offer
 from langgraph_takeover.graph.own_graphs.agent_handoffs import read_field
 from langgraph_takeover.graph.own_graphs.call_order import find_attended_call
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
+from langgraph_takeover.graph.usage_errors import HandoffError
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.acceptance import Receiver, find_refusal
 from langgraph_takeover.handoff.ledger.handoffs import OPEN_STATES, Handoff

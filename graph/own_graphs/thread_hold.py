@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, TypeVar
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from langgraph_takeover.graph.checkpoints import user_savers
-from langgraph_takeover.graph.checkpoints.saver_databases import (
+from langgraph_takeover.graph.checkpoints.user_savers import (
     SELECT_FILE,
     build_postgres_url,
     build_sqlite_url,
     share_ledger,
 )
-from langgraph_takeover.graph.errors import UnsupportedSaverError
+from langgraph_takeover.graph.usage_errors import UnsupportedSaverError
 from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, acquire, leases
 from langgraph_takeover.sandbox.backends.asynchronous import open_in_thread
 

@@ -22,8 +22,8 @@ from typing_extensions import TypedDict
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.checkpoints.inspection import require_graph, resume_state_id
 from langgraph_takeover.graph.checkpoints.savers import Saver, fork_checkpoint
-from langgraph_takeover.graph.errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
 from langgraph_takeover.graph.home import Home
+from langgraph_takeover.graph.usage_errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import effects as journal
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger import snapshots as ledger_snapshots

@@ -1,4 +1,4 @@
-"""The public functions that run a thread: start, resume, take over; and `open_run` for several calls under one lease."""
+"""The public functions that run a thread, with their keyword arguments as types."""
 
 from __future__ import annotations
 
@@ -8,31 +8,104 @@ from functools import partial
 from typing import Any, NamedTuple, get_args
 
 from langchain_core.language_models import BaseChatModel
-from typing_extensions import Unpack
+from langchain_core.tools import BaseTool
+from typing_extensions import TypedDict, Unpack
 
 from langgraph_takeover.graph.checkpoints.inspection import require_graph
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import Outcome, RunStatus
-from langgraph_takeover.graph.runs.delegation import ChildRunner, Delegation
-from langgraph_takeover.graph.runs.options import AgentRunOptions, OpenRunSettings, TeamRunOptions
+from langgraph_takeover.graph.runs.argument_checks import (
+    check_sandbox,
+    check_takeover,
+    check_task,
+    check_tools,
+)
+from langgraph_takeover.graph.runs.child_runs import ChildRunner, Delegation
 from langgraph_takeover.graph.runs.run import Run
-from langgraph_takeover.graph.runs.validation import check_sandbox, check_takeover, check_task, check_tools
 from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import TTL_S
+from langgraph_takeover.handoff.trace.action import ActionProtocol
+from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.handoff.views.names import TakeoverView
+from langgraph_takeover.nodes.context.agent_program import ExternalAgent
 from langgraph_takeover.nodes.context.settings import (
     AgentConfig,
     AgentContext,
+    Policy,
+    Prices,
     ProgressCallback,
     SettingsError,
     build_agent_config,
     contain_callback,
 )
-from langgraph_takeover.nodes.context.team_members import Agent, Team
+from langgraph_takeover.nodes.context.team_members import Agent, Team, TeamSettings
 from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 from langgraph_takeover.nodes.session.workers import OpenableContext
 from langgraph_takeover.sandbox.interface import SandboxSpec
+
+
+class SharedSettings(TypedDict, total=False):
+    """The fields of `AgentConfig` that every agent has."""
+
+    protocol: ActionProtocol
+    offer_handoff: bool
+    points: Sequence[PointKind]
+    policy: Policy
+    record_every_steps: int | None
+    max_steps: int
+    max_events: int | None
+    max_tokens: int | None
+    max_cost: float | None
+    max_seconds: float
+    prices: Prices | None
+    parallel_tool_calls: bool
+    model_timeout_s: float
+    model_tries: int
+    command_timeout_s: float
+    observation_chars: int
+    window_tokens: int | None
+    condense: bool
+    agent: ExternalAgent | None
+    run_id: str | None
+    tools: Sequence[BaseTool]
+
+
+class AgentSettings(SharedSettings, total=False):
+    """The fields of `AgentConfig` that an agent and a team share."""
+
+    agent_name: str | None
+
+
+class OpenRunSettings(AgentSettings, TeamSettings):
+    """Settings that `open_run` takes for an agent or a team."""
+
+
+class OpenOptions(TypedDict, total=False):
+    """The arguments of `open_run` that are not fields of `AgentConfig`."""
+
+    model_name: str | None
+    """Name of the model in records. Default: the model's own name."""
+    snapshot_every: SnapshotEvery
+    """Sandbox states that get a snapshot: of each step, of handoff points and ends, or of records only."""
+    lease_s: float
+    """Time after which a holder on another host that no longer renews its lease counts as dead."""
+    on_progress: ProgressCallback | None
+    """Function that gets one dict per event."""
+    delegation: Delegation | None
+    """Give the agent a tool to hand tasks to child agents."""
+
+
+class DeliveryOptions(SharedSettings, OpenOptions):
+    """Options of `deliver`."""
+
+
+class AgentRunOptions(AgentSettings, OpenOptions):
+    """Options of `run` and `take_over`."""
+
+
+class TeamRunOptions(AgentRunOptions, TeamSettings):
+    """Options of `run_team` and `resume`."""
 
 
 def open_run(

@@ -16,18 +16,17 @@ from langgraph_takeover.graph.checkpoints.inspection import (
     has_answer,
 )
 from langgraph_takeover.graph.checkpoints.savers import Saver
-from langgraph_takeover.graph.errors import WaitingError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import Outcome, build_outcome
-from langgraph_takeover.graph.runs.execution import GraphCall, GraphRunner
-from langgraph_takeover.graph.runs.thread_graphs import ThreadGraphs
-from langgraph_takeover.graph.runs.validation import (
+from langgraph_takeover.graph.runs.argument_checks import (
     check_takeover,
     check_task,
     resembles_answers_by_id,
     snapshot_not_found_error,
     validate_answer,
 )
+from langgraph_takeover.graph.runs.execution import GraphCall, GraphRunner, ThreadGraphs
+from langgraph_takeover.graph.usage_errors import WaitingError
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.redaction import redact

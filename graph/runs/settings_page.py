@@ -14,9 +14,8 @@ from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from langgraph_takeover.graph.runs.api import open_run
-from langgraph_takeover.graph.runs.delegation import Delegation
-from langgraph_takeover.graph.runs.options import OpenOptions
+from langgraph_takeover.graph.runs.api import OpenOptions, open_run
+from langgraph_takeover.graph.runs.child_runs import Delegation
 from langgraph_takeover.handoff.text.note_fields import read_field_docs
 from langgraph_takeover.nodes.context.settings import AgentConfig, Prices
 from langgraph_takeover.nodes.context.team_members import Agent, Team

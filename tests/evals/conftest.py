@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.evals.run.journal import JOURNAL_FILE
-from langgraph_takeover.graph.runs.signals import WAITING
+from langgraph_takeover.graph.runs.stop_requests import WAITING
 
 from ..command_line import call_main
 from ..conftest import skip_missing

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from langgraph_takeover import open_home
-from langgraph_takeover.graph.runs.signals import WAITING
+from langgraph_takeover.graph.runs.stop_requests import WAITING
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 from ..chat_server import ChatServer

@@ -122,7 +122,7 @@ def directory(tmp_path: Path) -> Path:
 def _main(module: str) -> Callable[[], None]:
     if module != "handoff":
         return import_module(f"langgraph_takeover.{module}").main  # type: ignore[no-any-return]
-    from langgraph_takeover.graph.cli.handoffs import add_commands
+    from langgraph_takeover.graph.cli.handoff_commands import add_commands
     from langgraph_takeover.graph.cli.main import _report_errors, app
 
     add_commands(app, _report_errors)

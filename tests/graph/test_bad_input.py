@@ -34,8 +34,8 @@ from langgraph_takeover.errors import (
     ThreadNameError,
     ThreadNotFoundError,
 )
-from langgraph_takeover.graph.errors import UnstorableValueError
-from langgraph_takeover.graph.runs import options
+from langgraph_takeover.graph.runs import api
+from langgraph_takeover.graph.usage_errors import UnstorableValueError
 from langgraph_takeover.handoff.ledger import LedgerUnavailableError
 from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.handoff.trace.events import PointKind
@@ -102,9 +102,9 @@ def expect_error(kind: type[Exception], says: str) -> Iterator[None]:
     ],
 )  # fmt: skip
 def test_invalid_settings(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
-    options: dict[str, Any] = {"model": scripted_model(DONE), "sandbox": bench.spec, **settings}
+    api: dict[str, Any] = {"model": scripted_model(DONE), "sandbox": bench.spec, **settings}
     with expect_error(SettingsError, says):
-        run(bench.home, "thread", task_id="t", prompt=PROMPT, **options)
+        run(bench.home, "thread", task_id="t", prompt=PROMPT, **api)
     assert bench.home.threads() == ()
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
@@ -144,12 +144,12 @@ def test_options_have_the_types_of_the_settings() -> None:
     run_options = own.keys() - {"home", "thread", "model", "agents", "sandbox", "settings", "return"}
     known = fields | own | {"model": BaseChatModel}
     for call, kind, names in (
-        (open_run, options.OpenRunSettings, agents | team),
-        (run, options.AgentRunOptions, agents | run_options),
-        (run_team, options.TeamRunOptions, agents | run_options | team),
-        (take_over, options.AgentRunOptions, agents | run_options),
-        (deliver, options.DeliveryOptions, (agents | run_options) - {"agent_name"}),
-        (resume, options.TeamRunOptions, agents | run_options | team),
+        (open_run, api.OpenRunSettings, agents | team),
+        (run, api.AgentRunOptions, agents | run_options),
+        (run_team, api.TeamRunOptions, agents | run_options | team),
+        (take_over, api.AgentRunOptions, agents | run_options),
+        (deliver, api.DeliveryOptions, (agents | run_options) - {"agent_name"}),
+        (resume, api.TeamRunOptions, agents | run_options | team),
     ):
         assert Unpack[kind] in get_type_hints(call).values()
         assert get_type_hints(kind) == {name: known[name] for name in names}

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.graph.cli.options import UsageError, choose_sandbox_spec
-from langgraph_takeover.graph.delivery.offer import hand_over
-from langgraph_takeover.graph.delivery.rollback import roll_back
+from langgraph_takeover.graph.delivery.offers import hand_over
+from langgraph_takeover.graph.delivery.recovery import roll_back
 from langgraph_takeover.handoff.records import archive
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE, RecordStore, to_json

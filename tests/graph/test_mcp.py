@@ -22,8 +22,8 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from langgraph_takeover import hand_over
+from langgraph_takeover.graph.mcp.mcp_tools import TOOLS, Participant
 from langgraph_takeover.graph.mcp.server import build_server
-from langgraph_takeover.graph.mcp.tools import TOOLS, Participant
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
 from langgraph_takeover.handoff.records.envelope import Envelope

@@ -85,7 +85,7 @@ def test_an_earlier_patch_that_does_not_apply(bench: RunHarness) -> None:
 def test_a_child_without_a_patch_of_its_own_still_has_its_work() -> None:
     """Only a missing difference from the commit is a problem for the parent, which merges that one."""
     from langgraph_takeover import Outcome
-    from langgraph_takeover.graph.runs.delegation import _child_result
+    from langgraph_takeover.graph.runs.child_runs import _child_result
 
     partial = Outcome(thread="c", diff_from_base="diff", patch_error="no patch: it does not apply", state={})
     lost = Outcome(thread="c", patch_error="no patch: no repository", state={})
@@ -160,7 +160,7 @@ def test_a_record_without_a_patch_says_why(bench: RunHarness) -> None:
 
 def test_a_childs_left_out_files_exclude_its_parents() -> None:
     from langgraph_takeover import Outcome
-    from langgraph_takeover.graph.runs.delegation import _child_result
+    from langgraph_takeover.graph.runs.child_runs import _child_result
     from langgraph_takeover.sandbox.repository import LeftOut
 
     old, new = (LeftOut(path=name, reason="larger than 16 MiB") for name in ("old", "new"))

@@ -13,7 +13,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
-from langgraph_takeover.graph.delivery.offer import hand_over
+from langgraph_takeover.graph.delivery.offers import hand_over
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES
 from langgraph_takeover.nodes.model.endpoint_rules import NO_RESULT

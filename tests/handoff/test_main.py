@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from rich.filesize import decimal
 from typer.testing import CliRunner, Result
 
-from langgraph_takeover.graph.cli.handoffs import add_commands
+from langgraph_takeover.graph.cli.handoff_commands import add_commands
 from langgraph_takeover.graph.cli.main import _report_errors, app
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordStore, to_json

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from langgraph_takeover.base.telemetry import current_traceparent, flush, start_span
 from langgraph_takeover.evals.run.execution import signals
 from langgraph_takeover.evals.run.settings.config import RunConfig
-from langgraph_takeover.graph.runs.signals import announce_wait
+from langgraph_takeover.graph.runs.stop_requests import announce_wait
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.run.rows import Row

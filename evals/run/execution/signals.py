@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from langgraph_takeover.graph.runs.signals import TERMINATED, resend_lost_signals
+from langgraph_takeover.graph.runs.stop_requests import TERMINATED, resend_lost_signals
 
 
 def exit_on_sigterm() -> None:

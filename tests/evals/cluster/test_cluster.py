@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from langgraph_takeover.evals.run.rows import STAGES
-from langgraph_takeover.graph.runs.signals import WAITING
+from langgraph_takeover.graph.runs.stop_requests import WAITING
 from langgraph_takeover.sandbox import ownership
 
 from ...chat_server import ChatServer

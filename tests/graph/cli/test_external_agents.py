@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.filesize import decimal
 
-from langgraph_takeover.graph.cli.continuation import describe_account
+from langgraph_takeover.graph.cli.continue_command import describe_account
 from langgraph_takeover.handoff.__main__ import main
 from langgraph_takeover.handoff.views.display import warn_about_size
 from langgraph_takeover.sandbox.backends import host
@@ -171,7 +171,7 @@ def test_wrong_requests_are_one_line(
     from typer.testing import CliRunner
 
     from langgraph_takeover.evals.models.factory import build_agent_model
-    from langgraph_takeover.graph.cli.handoffs import add_commands
+    from langgraph_takeover.graph.cli.handoff_commands import add_commands
     from langgraph_takeover.graph.cli.main import _report_errors, app
 
     monkeypatch.chdir(terminal.repository)

@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import update
 
 from langgraph_takeover.graph.cli.options import list_homes
-from langgraph_takeover.graph.delivery.offer import hand_over
-from langgraph_takeover.graph.delivery.resending import repair
+from langgraph_takeover.graph.delivery.offers import hand_over
+from langgraph_takeover.graph.delivery.recovery import repair
 from langgraph_takeover.handoff.__main__ import main
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from langgraph_takeover import hand_over, open_home
 from langgraph_takeover.graph.cli import main
-from langgraph_takeover.graph.cli.handoffs import add_commands
+from langgraph_takeover.graph.cli.handoff_commands import add_commands
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
 

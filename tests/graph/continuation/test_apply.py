@@ -14,7 +14,7 @@ import pytest
 from langgraph_takeover.agents import prepare_continuation
 from langgraph_takeover.graph.continuation import apply
 from langgraph_takeover.graph.continuation.apply import Application, _MergePlan, apply_record
-from langgraph_takeover.graph.errors import ContinuationError
+from langgraph_takeover.graph.usage_errors import ContinuationError
 
 from ...agent_sessions import describe_tree, run_git, write_claude_session
 from .conftest import Workplace

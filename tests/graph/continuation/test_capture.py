@@ -78,7 +78,7 @@ def test_the_snapshot_has_uncommitted_untracked_and_ignored_files(workplace: Wor
 
 
 def test_a_large_file_is_named(workplace: Workplace, capsys: pytest.CaptureFixture[str]) -> None:
-    from langgraph_takeover.graph.cli.external_agents import _print_capture
+    from langgraph_takeover.graph.cli.external_commands import _print_capture
 
     with (workplace.repository / "big.bin").open("wb") as file:
         file.truncate(17 * 1024**2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.graph.continuation.interactive import (
+from langgraph_takeover.graph.continuation.terminal_start import (
     INTERACTIVE_COMMANDS,
     build_interactive_arguments,
 )

@@ -18,8 +18,8 @@ from langgraph_takeover.agents import (
     prepare_continuation,
     undo_continuations,
 )
-from langgraph_takeover.graph.continuation.files import list_manifests, load_manifest
-from langgraph_takeover.graph.continuation.images import is_made_of
+from langgraph_takeover.graph.continuation.known_records import list_manifests, load_manifest
+from langgraph_takeover.graph.continuation.undo import is_made_of
 from langgraph_takeover.handoff.records.archive import export_record, import_record
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, Review
 

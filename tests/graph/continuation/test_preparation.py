@@ -23,10 +23,10 @@ from langgraph_takeover.agents import (
     prepare_continuation,
     undo_continuations,
 )
-from langgraph_takeover.graph.continuation import preparation, undo
-from langgraph_takeover.graph.continuation.files import list_manifests, load_manifest
-from langgraph_takeover.graph.continuation.images import list_rebased
-from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS, read_model_provider
+from langgraph_takeover.graph.continuation import continue_record, undo
+from langgraph_takeover.graph.continuation.known_records import list_manifests, load_manifest
+from langgraph_takeover.graph.continuation.terminal_start import INTERACTIVE_COMMANDS, read_model_provider
+from langgraph_takeover.graph.continuation.undo import list_rebased
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.archive import export_record, import_record
@@ -207,7 +207,7 @@ def test_a_session_never_replaces_a_file(
     workplace: Workplace, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file takes the session's name after the check: the continuation fails, and the file stays."""
-    create = preparation.create_file
+    create = continue_record.create_file
     taken: list[Path] = []
 
     def create_late(path: Path, text: str) -> None:
@@ -217,7 +217,7 @@ def test_a_session_never_replaces_a_file(
             taken.append(path)
         create(path, text)
 
-    monkeypatch.setattr(preparation, "create_file", create_late)
+    monkeypatch.setattr(continue_record, "create_file", create_late)
     with pytest.raises(ContinuationError, match="exists already"):
         prepare(view="transcript")
     assert taken[0].read_text() == "mine"
@@ -251,13 +251,13 @@ def test_an_interruption_leaves_nothing(
     workplace: Workplace, prepare: Prepare, record: str, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
     before = workplace.list_everything()
-    work = getattr(preparation, stop)
+    work = getattr(continue_record, stop)
 
     def interrupt(*arguments: Any) -> None:
         work(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(preparation, stop, interrupt)
+    monkeypatch.setattr(continue_record, stop, interrupt)
     with pytest.raises(KeyboardInterrupt):
         prepare(view="transcript")
     assert workplace.list_everything() == before

@@ -11,10 +11,10 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from langgraph_takeover.errors import IllegalTransitionError
-from langgraph_takeover.graph.delivery.human_handoff import load_record_to_take, take_record
-from langgraph_takeover.graph.delivery.offer import hand_over
-from langgraph_takeover.graph.delivery.resending import find_fresh_record
-from langgraph_takeover.graph.errors import HandoffError
+from langgraph_takeover.graph.delivery.offers import hand_over
+from langgraph_takeover.graph.delivery.participants import load_record_to_take, take_record
+from langgraph_takeover.graph.delivery.recovery import find_fresh_record
+from langgraph_takeover.graph.usage_errors import HandoffError
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import list_transitions
 from langgraph_takeover.handoff.prompts import load_prompt
@@ -162,7 +162,7 @@ def test_a_person_who_was_too_slow_can_take_the_record_again(
 
     handoffs.set_deadline(bench.home.ledger, found, 0.5)
     with monkeypatch.context() as patched:
-        patched.setattr("langgraph_takeover.graph.delivery.human_handoff._CONFIRM_TIMEOUT_S", 0.5)
+        patched.setattr("langgraph_takeover.graph.delivery.participants._CONFIRM_TIMEOUT_S", 0.5)
         assert take(0.4).outcome.stop_reason == "unconfirmed"
     assert take(0.0).outcome.stop_reason == "finished"
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"

@@ -15,10 +15,9 @@ from langchain_core.messages import BaseMessage
 from langgraph_takeover import Home, open_home, resume
 from langgraph_takeover.errors import InputError
 from langgraph_takeover.graph.delivery.delivery import Delivery, deliver
-from langgraph_takeover.graph.delivery.offer import hand_over
-from langgraph_takeover.graph.delivery.resending import repair
-from langgraph_takeover.graph.delivery.rollback import RollbackError, roll_back
-from langgraph_takeover.graph.errors import HandoffError, NotWaitingError
+from langgraph_takeover.graph.delivery.offers import hand_over
+from langgraph_takeover.graph.delivery.recovery import RollbackError, repair, roll_back
+from langgraph_takeover.graph.usage_errors import HandoffError, NotWaitingError
 from langgraph_takeover.handoff.ledger import (
     FencedError,
     HandedOverError,

@@ -9,8 +9,8 @@ import pytest
 
 from langgraph_takeover import errors, open_home
 from langgraph_takeover.graph.delivery.delivery import deliver
-from langgraph_takeover.graph.delivery.offer import hand_over
-from langgraph_takeover.graph.delivery.rollback import roll_back
+from langgraph_takeover.graph.delivery.offers import hand_over
+from langgraph_takeover.graph.delivery.recovery import roll_back
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.records.envelope import Envelope
 

@@ -9,7 +9,7 @@ import pytest
 
 from langgraph_takeover import hand_over
 from langgraph_takeover.errors import KeyReusedError, UnknownAgentError
-from langgraph_takeover.graph.delivery.human_handoff import give_record
+from langgraph_takeover.graph.delivery.participants import give_record
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
 from langgraph_takeover.handoff.ledger.leases import ThreadNameError

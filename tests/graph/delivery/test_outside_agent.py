@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.graph.delivery import outside_agent
+from langgraph_takeover.graph.delivery import participants
 from langgraph_takeover.graph.delivery.delivery import deliver
-from langgraph_takeover.graph.delivery.outside_agent import CompletedWork, accept_offer, complete_work
-from langgraph_takeover.graph.delivery.rollback import roll_back
-from langgraph_takeover.graph.errors import HandoffError
+from langgraph_takeover.graph.delivery.participants import CompletedWork, accept_offer, complete_work
+from langgraph_takeover.graph.delivery.recovery import roll_back
+from langgraph_takeover.graph.usage_errors import HandoffError
 from langgraph_takeover.handoff.ledger import HandedOverError, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.records.envelope import Understanding
@@ -50,7 +50,7 @@ def test_an_interrupted_completion_resumes(
 ) -> None:
     """The run ends before the patch is applied, or after it."""
     handoff = accept(bench)
-    choose, begun = outside_agent._OutsideModel._choose_call, 0
+    choose, begun = participants._OutsideModel._choose_call, 0
 
     def fail(model: Any, messages: Any) -> Any:
         nonlocal begun
@@ -60,7 +60,7 @@ def test_an_interrupted_completion_resumes(
         return choose(model, messages)
 
     with monkeypatch.context() as patch:
-        patch.setattr(outside_agent._OutsideModel, "_choose_call", fail)
+        patch.setattr(participants._OutsideModel, "_choose_call", fail)
         with pytest.raises(PermanentModelError, match="interrupted"):
             complete(bench, handoff)
     assert handoffs.load(bench.home.ledger, handoff.id).state == ("active" if calls else "accepted")

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from langgraph_takeover import Home, hand_over
-from langgraph_takeover.graph.delivery.resending import find_fresh_record
-from langgraph_takeover.graph.delivery.rollback import roll_back
-from langgraph_takeover.graph.errors import HandoffError
+from langgraph_takeover.graph.delivery.recovery import find_fresh_record, roll_back
+from langgraph_takeover.graph.usage_errors import HandoffError
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
 from langgraph_takeover.handoff.records.record import RECORD_FILE

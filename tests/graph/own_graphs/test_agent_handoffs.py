@@ -139,7 +139,7 @@ class _KilledError(BaseException):
 @pytest.fixture
 def kill_bob(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Raise inside the effect of Bob's first command."""
-    from langgraph_takeover.graph.own_graphs import middleware as module
+    from langgraph_takeover.graph.own_graphs import agent_middleware as module
 
     execute, killed = module.execute_command, []
 

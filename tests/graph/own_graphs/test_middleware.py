@@ -279,7 +279,7 @@ class _KilledError(BaseException):
 
 
 def test_a_killed_step_is_repeated(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    from langgraph_takeover.graph.own_graphs import middleware as module
+    from langgraph_takeover.graph.own_graphs import agent_middleware as module
 
     model = scripted_model(shell("echo 0 >> log", "echo 1 >> log", "echo 2 >> log; cat log"), "Done.")
     execute = module.execute_command

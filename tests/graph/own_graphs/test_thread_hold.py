@@ -32,7 +32,7 @@ from langgraph_takeover.errors import (
     UnsupportedSaverError,
 )
 from langgraph_takeover.graph.checkpoints import user_savers
-from langgraph_takeover.graph.checkpoints.saver_databases import _ledgers, share_ledger
+from langgraph_takeover.graph.checkpoints.user_savers import _ledgers, share_ledger
 from langgraph_takeover.graph.own_graphs import thread_hold
 from langgraph_takeover.handoff.ledger import acquire
 from langgraph_takeover.integrations import hold_thread

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import get_type_hints
 
-from langgraph_takeover.graph.runs.options import AgentRunOptions, DeliveryOptions, TeamRunOptions
+from langgraph_takeover.graph.runs.api import AgentRunOptions, DeliveryOptions, TeamRunOptions
 from langgraph_takeover.graph.runs.settings_page import format_page
 
 ROOT = Path(__file__).parents[3]

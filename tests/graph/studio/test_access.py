@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from langgraph_takeover.graph.studio.access import (
+from langgraph_takeover.graph.langgraph_server import (
     HOSTS_VARIABLE,
     ORIGINS_VARIABLE,
     TOKEN_VARIABLE,

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from langgraph_takeover.errors import TakeoverError
 from langgraph_takeover.graph.home import Home
-from langgraph_takeover.graph.studio.factory import (
+from langgraph_takeover.graph.studio_factory import (
     HOME_VARIABLE,
     INPUT_ONLY,
     ServedRequest,

@@ -1,18 +1,17 @@
-"""The commands that show and move handoffs: part of `handoff`."""
+"""The commands that show and move handoffs, with their statistics: part of `handoff`."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.graph.cli import external_agents, human_handoff, mcp
-from langgraph_takeover.graph.cli.external_options import AgentHomeOption
+from langgraph_takeover.graph.cli import external_commands, participant_commands
 from langgraph_takeover.graph.cli.options import (
     DatabaseOption,
     DirectoryOption,
@@ -29,18 +28,88 @@ from langgraph_takeover.graph.cli.options import (
     print_table,
     report_user_errors,
 )
-from langgraph_takeover.graph.cli.records import (
+from langgraph_takeover.graph.cli.record_ids import (
+    AgentHomeOption,
     ListedRecord,
     describe_records,
     load_handoff,
     open_ledger,
     select_id,
 )
-from langgraph_takeover.graph.cli.statistics import STATISTICS_EPILOG, show_statistics
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.home import Home
     from langgraph_takeover.handoff.ledger.handoffs import Handoff
+    from langgraph_takeover.handoff.ledger.statistics import GroupStatistics, HandoffStatistics
+
+STATISTICS_EPILOG = """
+Examples:
+  handoff stats --home work
+  handoff stats --json | jq '.by_target.tester.success_rate'
+
+Rows: all handoffs, by agent, by view. Success: share of ended handoffs
+(completed, blocked, rolled back) that completed. Accept: seconds from the first
+offer to the first acceptance. Retries: offers after the first. Refusals: number
+by kind. Read-only.
+
+Exit codes: 0 done, 2 usage, 3 the database failed.
+"""
+_TITLES = (
+    "by",
+    "name",
+    "handoffs",
+    "open",
+    "completed",
+    "success",
+    "accept median s",
+    "accept P90 s",
+    "accept max s",
+    "retries",
+    "refusals",
+)
+
+
+def show_statistics(
+    home: HomeOption = None,
+    database: DatabaseOption = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show success rate, time to acceptance, retries and refusals."""
+    from langgraph_takeover.handoff.ledger.statistics import compute_statistics
+
+    with open_existing_home(home, database, empty_without_ledger=as_json) as found:
+        computed = compute_statistics(found.ledger)
+    if as_json:
+        print(computed.model_dump_json(indent=1))
+    elif not computed.handoffs:
+        print_safely(f"no handoffs in {home}")
+    else:
+        print_table(_TITLES, list(_list_rows(computed)))
+
+
+def _list_rows(computed: HandoffStatistics) -> Iterator[tuple[object, ...]]:
+    yield ("all", "", *_format_group(computed))
+    groups = {"source": computed.by_source, "target": computed.by_target, "view": computed.by_view}
+    for label, group in groups.items():
+        for name, each in group.items():
+            yield (label, name, *_format_group(each))
+
+
+def _format_group(group: GroupStatistics) -> tuple[object, ...]:
+    spread = group.time_to_acceptance
+    seconds = (
+        [f"{each:,.1f}" for each in (spread.median_s, spread.p90_s, spread.max_s)] if spread else ["–"] * 3
+    )
+    return (
+        group.handoffs,
+        group.open,
+        group.completed,
+        "–" if group.success_rate is None else f"{group.success_rate:.0%}",
+        *seconds,
+        group.retries,
+        ", ".join(f"{kind} {number}" for kind, number in group.refusals.items()) or "–",
+    )
+
 
 _QUERY_EPILOG = """
 Examples:
@@ -98,9 +167,9 @@ def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
         "status": (show_status, _QUERY_EPILOG.format("status", "status", "to_entries[]")),
         "stop": (stop, _STOP_EPILOG),
         "repair": (repair_home, _QUERY_EPILOG.format("repair", "repair", ".[].done")),
-        **human_handoff.COMMANDS,
-        **external_agents.COMMANDS,
-        **mcp.COMMANDS,
+        **participant_commands.COMMANDS,
+        **external_commands.COMMANDS,
+        **participant_commands._MCP_COMMANDS,
     }
     for name, (command, epilog) in commands.items():
         app.command(name, epilog=epilog)(_with_error_reports(command, report_errors))
@@ -267,7 +336,7 @@ def roll_back_handoff(
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
     """Take a handoff back: restore the source at the record."""
-    from langgraph_takeover.graph.delivery.rollback import roll_back
+    from langgraph_takeover.graph.delivery.recovery import roll_back
 
     with open_existing_home(home, database) as found:
         one = load_handoff(found.ledger, handoff)
@@ -312,7 +381,7 @@ def repair_home(
     home: HomeOption = None, database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
     """Repair the leftovers of crashes where that is safe; report the rest."""
-    from langgraph_takeover.graph.delivery.resending import repair as repaired
+    from langgraph_takeover.graph.delivery.recovery import repair as repaired
 
     with open_existing_home(home, database, empty_without_ledger=as_json or has_records(home)) as found:
         findings = repaired(found)

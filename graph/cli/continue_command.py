@@ -14,21 +14,22 @@ import typer
 from typer import Option
 
 from langgraph_takeover.base.values import TakeoverError
-from langgraph_takeover.graph.cli.external_options import (
+from langgraph_takeover.graph.cli.options import UsageError, print_left_out, print_safely
+from langgraph_takeover.graph.cli.record_ids import (
     AgentHomeOption,
+    RecordArgument,
+    find_record,
     print_removal,
     report_continuation_errors,
     show_status,
     suggest_command,
 )
-from langgraph_takeover.graph.cli.options import UsageError, print_left_out, print_safely
-from langgraph_takeover.graph.cli.records import RecordArgument, find_record
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-    from langgraph_takeover.graph.cli.external_options import ModelBuilder
-    from langgraph_takeover.graph.continuation.preparation import PreparedContinuation
+    from langgraph_takeover.graph.cli.record_ids import ModelBuilder
+    from langgraph_takeover.graph.continuation.continue_record import PreparedContinuation
     from langgraph_takeover.sandbox.interface import BackendName
 
 CONTINUE_EPILOG = """
@@ -106,7 +107,7 @@ def continue_(
     ] = False,
 ) -> None:
     """Continue a record with another agent, in a checkout or a sandbox."""
-    from langgraph_takeover.graph.continuation.files import list_continued
+    from langgraph_takeover.graph.continuation.known_records import list_continued
 
     with report_continuation_errors():
         found = find_record(record, home, list_others=list_continued if undo else lambda _: ())
@@ -129,7 +130,10 @@ def continue_(
                 raise UsageError(
                     f"{option}: only with --sandbox; in a plain checkout the agent uses your own settings and system"
                 )
-        from langgraph_takeover.graph.continuation.preparation import prepare_continuation, start_continuation
+        from langgraph_takeover.graph.continuation.continue_record import (
+            prepare_continuation,
+            start_continuation,
+        )
 
         with show_status("writing the checkout"):
             prepared = prepare_continuation(
@@ -158,8 +162,8 @@ class _SandboxRequest(NamedTuple):
 
 
 def _continue_in_sandbox(request: _SandboxRequest) -> None:
-    from langgraph_takeover.graph.continuation.sandboxed import continue_in_sandbox
-    from langgraph_takeover.graph.runs.signals import handle_signals
+    from langgraph_takeover.graph.continuation.continue_record import continue_in_sandbox
+    from langgraph_takeover.graph.runs.stop_requests import handle_signals
     from langgraph_takeover.handoff import views
     from langgraph_takeover.handoff.records.record import RecordStore, write_durably
 
@@ -217,7 +221,7 @@ def _prepare_patch_directory(request: _SandboxRequest) -> Path:
 
 def _choose_record(request: _SandboxRequest) -> str:
     """Return the record to restore: with `--image`, one that has the repository in that image."""
-    from langgraph_takeover.graph.continuation.images import is_captured, rebase_record
+    from langgraph_takeover.graph.continuation.undo import is_captured, rebase_record
     from langgraph_takeover.handoff.records.record import RecordStore
 
     if request.image is not None:

@@ -1,17 +1,26 @@
-"""How a person starts an external agent in a terminal: with a first prompt, or in a session that exists."""
+"""How a person starts an external agent in a terminal, and the new files that it needs."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
+import secrets
 import shlex
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from langgraph_takeover.graph.continuation.files import Manifest, find_manifest_of
+from langgraph_takeover.base.failures import clean_up
+from langgraph_takeover.graph.continuation.known_records import Manifest, find_manifest_of
+from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX
+from langgraph_takeover.graph.usage_errors import ContinuationError
 from langgraph_takeover.handoff.agents import find_adapter
+from langgraph_takeover.handoff.agents.adapter import NativeSession
 from langgraph_takeover.handoff.interop.sessions import find_repository_session
 from langgraph_takeover.handoff.readers.external.session_files import AGENTS, LATEST, SessionError
+from langgraph_takeover.sandbox.interface import OutOfDiskError
 
 MESSAGE, SESSION = "{message}", "{session}"
 _DEFAULT_PROVIDER = "openai"
@@ -106,3 +115,46 @@ def _build_resume_command(manifest: Manifest, directory: Path, user_home: Path) 
         f"Read the file {prompts[0]} completely, and do the task at its end." if prompts else manifest.task
     )
     return program, *build_interactive_arguments(manifest.agent, message)
+
+
+def list_session_files(agent: str, user_home: Path, session: NativeSession | None) -> dict[Path, str]:
+    """Return the files of the native session by their paths in the agent's home. Raises ContinuationError."""
+    files = {}
+    for name, text in (session.files if session else {}).items():
+        below = Path(name).relative_to(INTERACTIVE_COMMANDS[agent].home_directory)
+        path = find_agent_directory(agent, user_home) / below
+        if os.path.lexists(path):
+            raise ContinuationError(f"{path}: exists already (try again)")
+        files[path.absolute()] = text
+    return files
+
+
+def list_missing_directories(files: Mapping[Path, str]) -> list[Path]:
+    """Return the directories that the files need and that do not exist, the outermost first."""
+    missing = {parent for path in files for parent in path.parents if not parent.exists()}
+    return sorted(missing, key=lambda path: len(path.parts))
+
+
+def create_file(path: Path, text: str) -> None:
+    """Write a new file, complete or not at all; never replace one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{secrets.token_hex(8)}{STAGING_SUFFIX}")
+    with clean_up(lambda: part.unlink(missing_ok=True)):
+        try:
+            with part.open("xb") as out:
+                part.chmod(0o600)
+                out.write(text.encode("utf-8", "backslashreplace"))
+                out.flush()
+                os.fsync(out.fileno())
+            os.link(part, path)
+        except FileExistsError as error:
+            raise ContinuationError(f"{path}: exists already (try again)") from error
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OutOfDiskError(f"{path}: the disk is full; nothing was kept") from error
+            raise
+
+
+def digest_text(text: str) -> str:
+    """Return the SHA-256 of a file with that text."""
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()

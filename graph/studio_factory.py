@@ -33,10 +33,10 @@ from typing_extensions import TypedDict
 from langgraph_takeover.base.failures import run_all
 from langgraph_takeover.graph.agent import Graph, build_agent, build_takeover
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
-from langgraph_takeover.graph.errors import ServedRunError
 from langgraph_takeover.graph.home import Home, open_home
 from langgraph_takeover.graph.outcome import waits_for_tool_answer
 from langgraph_takeover.graph.team import build_team_graph
+from langgraph_takeover.graph.usage_errors import ServedRunError
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.agent.step_edits import align_step_edit
 from langgraph_takeover.nodes.agent.steps import Node, run_node

@@ -12,9 +12,9 @@ from langgraph.types import StateSnapshot
 from pydantic import ValidationError
 
 from langgraph_takeover.graph.checkpoints.inspection import CheckpointInfo
-from langgraph_takeover.graph.errors import NotWaitingError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import waits_for_tool_answer
+from langgraph_takeover.graph.usage_errors import NotWaitingError
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact

@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection
 from datetime import UTC, datetime
 
-from langgraph_takeover.graph.errors import HandoffError
 from langgraph_takeover.graph.home import Home
+from langgraph_takeover.graph.usage_errors import HandoffError
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.ledger import Ledger, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitionError

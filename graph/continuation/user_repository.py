@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.graph.errors import CaptureError
+from langgraph_takeover.graph.usage_errors import CaptureError
 
 GIT_TIMEOUT_S = 60
 _OWN_VARIABLES = "GIT_"

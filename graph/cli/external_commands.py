@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from typer import Option
 
-from langgraph_takeover.graph.cli.continuation import CONTINUE_EPILOG, continue_
-from langgraph_takeover.graph.cli.external_options import (
-    MAX_SHOWN,
-    AgentHomeOption,
-    list_some,
-    print_removal,
-    report_continuation_errors,
-    show_progress,
-    show_status,
-    suggest_command,
-)
+from langgraph_takeover.graph.cli.continue_command import CONTINUE_EPILOG, continue_
 from langgraph_takeover.graph.cli.options import (
     USER_HOME,
     UnisolatedOption,
@@ -28,7 +18,18 @@ from langgraph_takeover.graph.cli.options import (
     print_safely,
     print_table,
 )
-from langgraph_takeover.graph.cli.records import RecordArgument, find_record
+from langgraph_takeover.graph.cli.record_ids import (
+    MAX_SHOWN,
+    AgentHomeOption,
+    RecordArgument,
+    find_record,
+    list_some,
+    print_removal,
+    report_continuation_errors,
+    show_progress,
+    show_status,
+    suggest_command,
+)
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.continuation.capture import Capture
@@ -150,7 +151,7 @@ def capture(
 
 def _choose_agent(repository: Path, session: str) -> str:
     """Return the agent of the newest session in a repository."""
-    from langgraph_takeover.graph.continuation.repository import find_repository
+    from langgraph_takeover.graph.continuation.user_repository import find_repository
     from langgraph_takeover.handoff.interop.sessions import list_repository_sessions
 
     if "/" in session:
