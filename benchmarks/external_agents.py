@@ -28,7 +28,7 @@ from langgraph_takeover.agents import ADAPTERS, AgentProgramError, ExternalAgent
 from langgraph_takeover.handoff.agents.contract.endpoint import ScriptedEndpoint
 from langgraph_takeover.handoff.agents.contract.kit import AgentKit
 from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Action
 
 _TASK = "Run the commands."
 _END = Action("finish", {"message": "Done."})

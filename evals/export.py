@@ -96,7 +96,7 @@ def write_documents(out: Path, traces: list[Trace]) -> int:
     """Write each trace as an ATIF document, linked to its continuations. Return their number."""
     from langgraph_takeover.handoff.records.record import write_durably
     from langgraph_takeover.handoff.text.redaction import redact
-    from langgraph_takeover.handoff.trace.atif import SuccessorDocument, build_document
+    from langgraph_takeover.handoff.trace.atif_documents import SuccessorDocument, build_document
 
     names: dict[int, str] = {}
     for number, trace in enumerate(traces):

@@ -65,7 +65,7 @@ def command(
     from langgraph_takeover.evals import models
     from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
     from langgraph_takeover.evals.run.settings.config import POINTS, RunUsageError, read_names
-    from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
+    from langgraph_takeover.handoff.interop.session_records import build_record, list_handoff_points
     from langgraph_takeover.handoff.records.record import RecordError
 
     try:

@@ -9,7 +9,7 @@ from demo_task import NAME, TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
 
 from langgraph_takeover import Agent, open_home, run_team
-from langgraph_takeover.handoff.views.team import TurnPass, build_timeline, format_timeline
+from langgraph_takeover.handoff.views.team_views import TurnPass, build_timeline, format_timeline
 
 WRITER = "You find the bug and fix it; leave the verdict to the tester."
 TESTER = "You reproduce the issue and run the tests; finish when both pass."

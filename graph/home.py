@@ -22,15 +22,8 @@ from langgraph_takeover.graph.checkpoints.inspection import (
 from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
 from langgraph_takeover.graph.outcome import get_run_status
 from langgraph_takeover.graph.usage_errors import ThreadNotFoundError
-from langgraph_takeover.handoff.ledger import (
-    Ledger,
-    LedgerUnavailableError,
-    acquire,
-    leases,
-    model_calls,
-    snapshots,
-    stops,
-)
+from langgraph_takeover.handoff.ledger import Ledger, LedgerUnavailableError, acquire, effects, leases
+from langgraph_takeover.handoff.ledger import leases as stops
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.session import Session
@@ -185,7 +178,7 @@ class Home:
     def history(self, thread: str) -> list[CheckpointInfo]:
         """List the thread's checkpoints, newest first, forks included. Raises ThreadNotFoundError and ThreadNameError."""
         leases.check_thread(thread)
-        kept = snapshots.list_state_ids(self.ledger, thread) | {BASE_STATE}
+        kept = effects.list_state_ids(self.ledger, thread) | {BASE_STATE}
         found = [describe_checkpoint(each, kept) for each in self.saver.list(thread_config(thread))]
         if not found:
             raise ThreadNotFoundError(
@@ -240,7 +233,7 @@ class Home:
         if leases.is_held(self.ledger, thread):
             if stops.read_stop(self.ledger, thread):
                 return "stopping"
-            return "waiting_for_model" if model_calls.is_waiting(self.ledger, thread) else "running"
+            return "waiting_for_model" if effects.is_waiting(self.ledger, thread) else "running"
         stored = self.saver.get_tuple(thread_config(thread))
         if stored is None:
             return "empty"
@@ -256,7 +249,7 @@ class Home:
         With `is_exclusive`, no other process works here, so incomplete snapshots are removed too.
         """
         with self.ledger.lock_snapshots():
-            used = snapshot_directory_names(snapshots.list_snapshots(self.ledger))
+            used = snapshot_directory_names(effects.list_snapshots(self.ledger))
             unused = [
                 each
                 for each in list_directory(self.snapshot_directory)

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.handoff.records.left_out import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.records.record import RecordError, TaskBrief
+from langgraph_takeover.handoff.records.record_facts import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.events import find_call_id, load_event, load_events
 from langgraph_takeover.nodes.records import enter_checked_state

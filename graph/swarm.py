@@ -18,16 +18,16 @@ from pydantic import ValidationError
 
 from langgraph_takeover.graph.own_graphs.agent_handoffs import DESTINATION
 from langgraph_takeover.graph.own_graphs.successors import find_sandbox
-from langgraph_takeover.handoff.interop.swarm import (
+from langgraph_takeover.handoff.interop.swarm_records import (
     attach_record,
     build_latest_record,
     from_swarm,
     load_earlier_events,
 )
+from langgraph_takeover.handoff.names import ViewName
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES, Recipient, find_view
-from langgraph_takeover.handoff.views.names import ViewName
-from langgraph_takeover.handoff.views.recall import recall_events
+from langgraph_takeover.handoff.views.common import recall_events
 from langgraph_takeover.nodes.context.settings import SettingsError, describe_validation_error
 from langgraph_takeover.nodes.context.team_members import name_model
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
@@ -129,7 +129,7 @@ def import_records(
 ) -> tuple[HandoffRecord, ...]:
     """Return the records of a swarm's thread, read from its checkpointer, including an agent's work in progress.
 
-    Arguments: `handoff.interop.swarm.from_swarm`. Raises TraceError and RecordError.
+    Arguments: `handoff.interop.swarm_records.from_swarm`. Raises TraceError and RecordError.
     """
     now = graph.get_state(config, subgraphs=True)
     thread, placed = _thread(config), now.config.get("configurable", {})

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from langgraph_takeover.graph.runs.child_runs import Delegation
     from langgraph_takeover.graph.runs.run import Run
     from langgraph_takeover.graph.team import build_team
+    from langgraph_takeover.handoff.names import ViewName
     from langgraph_takeover.handoff.records.envelope import Envelope
     from langgraph_takeover.handoff.records.record import Review
-    from langgraph_takeover.handoff.views.names import ViewName
     from langgraph_takeover.nodes.context.settings import Prices
     from langgraph_takeover.nodes.context.team_members import Agent
     from langgraph_takeover.sandbox.interface import SandboxSpec
@@ -51,7 +51,7 @@ _MODULES = {
     "RunStatus": "graph.outcome",
     "SandboxSpec": "sandbox.interface",
     "TakeoverError": "base.values",
-    "ViewName": "handoff.views.names",
+    "ViewName": "handoff.names",
     "build_agent": "graph.agent",
     "build_takeover": "graph.agent",
     "build_team": "graph.team",

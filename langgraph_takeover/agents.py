@@ -23,9 +23,9 @@ from langgraph_takeover.handoff.agents.adapter import (
     ProgramFiles,
     Setup,
 )
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.recordings.sessions import ToolResult
 from langgraph_takeover.handoff.trace.conversation import History
+from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.nodes.context.agent_program import (
     AgentProgram,
     AgentProgramError,

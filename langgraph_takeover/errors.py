@@ -23,7 +23,8 @@ from langgraph_takeover.graph.usage_errors import (
     WaitingError,
 )
 from langgraph_takeover.handoff.agents.adapter import UnknownAgentProgramError
-from langgraph_takeover.handoff.delegation.arguments import DelegationError
+from langgraph_takeover.handoff.agents.session_files import SessionError
+from langgraph_takeover.handoff.delegation_request import DelegationError
 from langgraph_takeover.handoff.ledger import (
     FencedError,
     HandedOverError,
@@ -32,11 +33,13 @@ from langgraph_takeover.handoff.ledger import (
     ThreadNameError,
 )
 from langgraph_takeover.handoff.ledger.database import ConnectionLostError, LedgerVersionError
-from langgraph_takeover.handoff.ledger.handoffs import HandoffNotFoundError, IllegalTransitionError
-from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
-from langgraph_takeover.handoff.ledger.stops import RunStoppedError
-from langgraph_takeover.handoff.readers.external.session_files import SessionError
-from langgraph_takeover.handoff.readers.recorded_run import TraceError
+from langgraph_takeover.handoff.ledger.handoffs import (
+    HandoffNotFoundError,
+    IllegalTransitionError,
+    KeyReusedError,
+)
+from langgraph_takeover.handoff.ledger.leases import RunStoppedError
+from langgraph_takeover.handoff.recordings.recorded_run import TraceError
 from langgraph_takeover.handoff.records.archive import RecordExistsError
 from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.handoff.views import UnknownViewError

@@ -1,5 +1,6 @@
 """The views: pure functions from a handoff record to the first messages of a successor."""
 
+from langgraph_takeover.handoff.names import ViewName
 from langgraph_takeover.handoff.views import (
     VIEWS,
     VIEWS_WITH_NOTES,
@@ -10,7 +11,6 @@ from langgraph_takeover.handoff.views import (
     find_view,
     measure_view,
 )
-from langgraph_takeover.handoff.views.names import ViewName
 
 __all__ = [
     "VIEWS",

@@ -10,17 +10,22 @@ from collections.abc import Sequence
 from langgraph.errors import GraphDrained
 from langgraph.runtime import Runtime
 
-from langgraph_takeover.handoff.delegation.arguments import DelegationError, TaskArguments, parse_tasks
-from langgraph_takeover.handoff.delegation.request import build_payload, check_size
-from langgraph_takeover.handoff.delegation.selection import (
+from langgraph_takeover.handoff.delegation_request import (
+    DelegationError,
+    TaskArguments,
+    build_payload,
+    check_size,
+    parse_tasks,
+)
+from langgraph_takeover.handoff.delegation_selection import (
     compute_budget_chars,
     is_shown_whole,
     select_payload,
 )
 from langgraph_takeover.handoff.ledger.leases import MAX_ID_LENGTH
-from langgraph_takeover.handoff.records.left_out import format_left_out
-from langgraph_takeover.handoff.records.payload import Payload
+from langgraph_takeover.handoff.records.envelope import Payload
 from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.records.record_facts import format_left_out
 from langgraph_takeover.handoff.text.fence import format_code_block, neutralize
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import HandoffPoint

@@ -17,9 +17,7 @@ from langgraph.runtime import Runtime
 
 from langgraph_takeover.base.telemetry import Attributes, start_span
 from langgraph_takeover.handoff.notes.writer import AskModel, PromptTooLongError, write_notes
-from langgraph_takeover.handoff.records.chain import build_parent
-from langgraph_takeover.handoff.records.left_out import add_left_out, add_observed_changes
-from langgraph_takeover.handoff.records.payload import Payload
+from langgraph_takeover.handoff.records.envelope import Payload
 from langgraph_takeover.handoff.records.record import (
     EditedFile,
     ExternalSession,
@@ -29,10 +27,10 @@ from langgraph_takeover.handoff.records.record import (
     RecordStore,
     TaskBrief,
 )
+from langgraph_takeover.handoff.records.record_facts import add_left_out, add_observed_changes, build_parent
 from langgraph_takeover.handoff.records.verification import require_changes
-from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage, compute_differences
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage, compute_differences, sum_forms
 from langgraph_takeover.handoff.trace.file_kinds import is_source, mark_new_project
-from langgraph_takeover.handoff.trace.unknown_forms import sum_forms
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import load_changes, load_events, report_progress
 from langgraph_takeover.nodes.model.calls import CallCount, OnWait, ask_with_schema

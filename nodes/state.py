@@ -16,7 +16,7 @@ from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.records.record import ExternalSession, TaskBrief
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
-from langgraph_takeover.handoff.views.team import TurnPass
+from langgraph_takeover.handoff.views.team_views import TurnPass
 from langgraph_takeover.nodes.context.settings import shorten_value
 
 StopReason = Literal[

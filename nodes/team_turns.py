@@ -9,7 +9,7 @@ from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import HandoffPoint
-from langgraph_takeover.handoff.views.team import TurnPass, build_agent_messages, count_idle_passes
+from langgraph_takeover.handoff.views.team_views import TurnPass, build_agent_messages, count_idle_passes
 from langgraph_takeover.nodes.agent.lifecycle import build_instructions, finish, interruption
 from langgraph_takeover.nodes.agent.steps import NodeSteps
 from langgraph_takeover.nodes.agent.think import think

@@ -28,7 +28,8 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.graph import home as graph_home
 from langgraph_takeover.graph.home import Home, ThreadNotFoundError, open_home
 from langgraph_takeover.graph.runs.api import open_run, take_over
-from langgraph_takeover.handoff.ledger import effects, leases, snapshots, store
+from langgraph_takeover.handoff.ledger import effects, leases, store
+from langgraph_takeover.handoff.ledger import effects as snapshots
 from langgraph_takeover.handoff.records import record as record_module
 from langgraph_takeover.nodes import records as node_records
 from langgraph_takeover.nodes.session import state_store as node_snapshots

@@ -25,7 +25,7 @@ from langgraph_takeover.evals.models.factory import build_agent_model
 from langgraph_takeover.evals.run import preparation
 from langgraph_takeover.evals.run.settings.config import RunConfig, read_stages, shorten_model_name
 from langgraph_takeover.evals.run.settings.study import get_study
-from langgraph_takeover.handoff.agent_names import AGENT_NAMES
+from langgraph_takeover.handoff.names import AGENT_NAMES
 from langgraph_takeover.handoff.views import find_view
 
 from .test_docs import DOCUMENTS, SCRIPTS, commands

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover import open_home
-from langgraph_takeover.handoff.interop import swarm as handoff_swarm
+from langgraph_takeover.handoff.interop import swarm_records as handoff_swarm
 from langgraph_takeover.handoff.records.record import RecordStore
 
 ROOT = Path(__file__).parents[1]

@@ -50,7 +50,7 @@ ONLY_MATCHED = {"handoff.shell.programs": _ANCHORED}
 """Modules whose patterns are fields of a table, with the methods that are called on them."""
 NOT_LISTED = {
     (
-        "handoff.readers.inference.sed",
+        "handoff.recordings.in_place_edits",
         "compile_pattern",
     ): "an agent's own sed pattern, limited where it is compiled",
     ("handoff.ledger.database", "_describe_cause"): "messages of a database",

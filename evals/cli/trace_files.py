@@ -78,7 +78,7 @@ def select_trace_files(
     patterns: Sequence[str], session: str | None = None, agent: str | None = None
 ) -> Iterator[list[Path]]:
     """Provide the files that the arguments and `--session` select. Raises UnknownTraceError."""
-    from langgraph_takeover.handoff.readers.external import session_files
+    from langgraph_takeover.handoff.agents import session_files
 
     if session is None:
         if agent is not None:
@@ -145,7 +145,7 @@ def _print_error(message: str) -> None:
 
 
 def _list_traces_in(directory: Path) -> list[Path]:
-    from langgraph_takeover.handoff.readers.external import codex_threads
+    from langgraph_takeover.handoff.agents import codex_rollouts
 
     found: list[Path] = []
     waiting = [directory]
@@ -169,5 +169,5 @@ def _list_traces_in(directory: Path) -> list[Path]:
             inside = [each for each in inside if each.name not in _RECORD_SIDECARS]
         waiting += reversed(inside)
     # The last file of a thread of Codex is read with those that it continues.
-    kept = set(codex_threads.drop_continued(found))
+    kept = set(codex_rollouts.drop_continued(found))
     return [each for each in found if each in kept]

@@ -26,9 +26,9 @@ from langgraph_takeover.evals.run.settings.config import (
 )
 from langgraph_takeover.evals.tasks import SUITE, Task
 from langgraph_takeover.graph.runs.stop_requests import announce_wait
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.records.record import NOTES_FILE
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 
 if TYPE_CHECKING:

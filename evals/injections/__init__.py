@@ -15,8 +15,7 @@ from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.points.detectors import list_validations, replay_events
 from langgraph_takeover.handoff.records.record import Answer, Claim, HandoffRecord, Notes
 from langgraph_takeover.handoff.text.note_fields import UNKNOWN
-from langgraph_takeover.handoff.trace.action import Action, write_action
-from langgraph_takeover.handoff.trace.events import Event, FileRead, Usage
+from langgraph_takeover.handoff.trace.events import Action, Event, FileRead, Usage, write_action
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 
 Aim = Literal["order", "unverified", "misled"]

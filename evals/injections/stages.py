@@ -16,8 +16,8 @@ from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.records.left_out import add_observed_changes
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
+from langgraph_takeover.handoff.records.record_facts import add_observed_changes
 from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox import SandboxManager, start

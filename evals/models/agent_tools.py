@@ -12,9 +12,9 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from langgraph_takeover.evals.models.scripted import ScriptedModel
-from langgraph_takeover.handoff.agents.session_steps import HISTORY_CALL_PREFIX
-from langgraph_takeover.handoff.readers.tool_names import normalize_call
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.agents.native_sessions import HISTORY_CALL_PREFIX
+from langgraph_takeover.handoff.recordings.tool_calls import normalize_call
+from langgraph_takeover.handoff.trace.events import Action
 
 
 class AgentToolsModel(BaseChatModel):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from langgraph_takeover.base.values import TakeoverError
-from langgraph_takeover.handoff.agent_names import AGENT_NAMES
+from langgraph_takeover.handoff.names import AGENT_NAMES
 
 ORACLE = "builtin:oracle"
 MODEL_NAME_FORMS = "openai:NAME, replay:FILE or builtin:oracle"

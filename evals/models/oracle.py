@@ -18,7 +18,7 @@ from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.text.fence import CHANGED_FILES
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.nodes.model.errors import ModelError
 
 

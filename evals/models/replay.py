@@ -18,12 +18,11 @@ from langgraph_takeover.evals.models.names import ModelName, ModelNameError, par
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import TraceError, describe_warnings, read_traces
-from langgraph_takeover.handoff.readers.inference.patches import parse_patch
-from langgraph_takeover.handoff.readers.tool_names import is_submission
-from langgraph_takeover.handoff.readers.workspace import is_below
-from langgraph_takeover.handoff.shell.commands import list_spellings
-from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, action_indices
+from langgraph_takeover.handoff.recordings.file_programs import parse_patch
+from langgraph_takeover.handoff.recordings.tool_calls import is_submission
+from langgraph_takeover.handoff.recordings.workspace import is_below
+from langgraph_takeover.handoff.shell.syntax import list_spellings
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, Event, Trace, action_indices
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.tasks import Task

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from langgraph_takeover.handoff.trace.action import Action, write_action
+from langgraph_takeover.handoff.trace.events import Action, write_action
 
 CHARACTERS_PER_TOKEN = 4
 """Token estimate of models without a tokenizer; reports mark it as an estimate."""

@@ -32,8 +32,8 @@ from langgraph_takeover.evals.run.rows import (
     UncountedTakeover,
 )
 from langgraph_takeover.evals.run.settings.config import BASELINE, POINTS, shorten_model_name
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN, VIEWS, VIEWS_WITH_NOTES
-from langgraph_takeover.handoff.views.names import CONTINUATION
 
 _RowT = TypeVar("_RowT", Takeover, CountedTakeover, UncountedTakeover)
 OVERFLOW = "context_overflow"

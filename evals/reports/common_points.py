@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from langgraph_takeover.evals.reports.estimates import read_measure, select_graded
 from langgraph_takeover.evals.run.rows import CountedTakeover, PredecessorRow, Takeover, UncountedTakeover
-from langgraph_takeover.handoff.views.names import CONTINUATION
+from langgraph_takeover.handoff.names import CONTINUATION
 
 UNMATCHED, UNPOOLED, FAILED, EXCLUDED, NOT_RUN = "unmatched", "unpooled", "failed", "excluded", "not run"
 REASONS = (UNMATCHED, UNPOOLED, FAILED, EXCLUDED, NOT_RUN)

@@ -11,8 +11,8 @@ from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageErro
 from langgraph_takeover.evals.run.settings.entries import check_windows
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.evals.tasks.grading import check_gradable
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 

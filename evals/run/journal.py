@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from langgraph_takeover.base.untrusted_input import describe_error, parse_json, read_untrusted_file
-from langgraph_takeover.base.values import TakeoverError
+from langgraph_takeover.base.values import TakeoverError, describe_other_version
 from langgraph_takeover.evals.run.rows import (
     STAGES,
     LabelRow,
@@ -47,7 +47,6 @@ from langgraph_takeover.handoff.ledger.database import (
 )
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.text.versions import describe_other_version
 
 _RowT = TypeVar("_RowT", bound=Row)
 JOURNAL_FILE = "journal.sqlite"

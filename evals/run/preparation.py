@@ -42,7 +42,7 @@ from langgraph_takeover.evals.run.settings.study import (
     list_installed,
 )
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks, locate_source
-from langgraph_takeover.handoff.agent_names import AGENT_NAMES
+from langgraph_takeover.handoff.names import AGENT_NAMES
 from langgraph_takeover.nodes.context.options import select_options
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
 

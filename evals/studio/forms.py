@@ -18,7 +18,7 @@ from langgraph_takeover.graph.studio_factory import INPUT_ONLY, format_error_lin
 from langgraph_takeover.graph.usage_errors import ServedRunError
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.records.record import Review
-from langgraph_takeover.handoff.trace.action import ActionProtocol
+from langgraph_takeover.handoff.trace.events import ActionProtocol
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.nodes.context.options import AgentOptions
 

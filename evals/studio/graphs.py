@@ -35,7 +35,7 @@ from langgraph_takeover.evals.studio.forms import (
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.graph.studio_factory import ServedRequest, ServedRunSetup, serve
 from langgraph_takeover.graph.team import create_team
-from langgraph_takeover.handoff.ledger import snapshots
+from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.record import RECORD_FILE, HandoffRecord, RecordStore
 from langgraph_takeover.handoff.views import VIEWS
@@ -223,7 +223,7 @@ def _modified_at(store: RecordStore, name: str) -> int:
 
 def _started_backend(home: Home, state: AgentState) -> BackendName | None:
     """The back end of the state's snapshot; None without one, or for a process snapshot, which is converted."""
-    snapshot = snapshots.find(home.ledger, state.get("sandbox_state", ""))
+    snapshot = effects.find_snapshot(home.ledger, state.get("sandbox_state", ""))
     return snapshot.backend if snapshot and snapshot.backend != "process" else None
 
 

@@ -33,9 +33,14 @@ from langgraph_takeover.graph.checkpoints.inspection import (
     require_lease,
 )
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
-from langgraph_takeover.handoff.ledger.database import BUSY_S, CLOSED, ERASE_DELETED, repeat_after_loss
+from langgraph_takeover.handoff.ledger.database import (
+    BUSY_S,
+    CLOSED,
+    ERASE_DELETED,
+    defer_signals,
+    repeat_after_loss,
+)
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
-from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.handoff.ledger.store import DELETE_THREAD
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 

@@ -23,8 +23,8 @@ from sqlalchemy import URL, make_url
 from langgraph_takeover.base.failures import run_all
 from langgraph_takeover.graph.usage_errors import ThreadNotHeldError, UnsupportedSaverError
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.database import defer_signals
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
-from langgraph_takeover.handoff.ledger.signals import defer_signals
 
 SELECT_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 _lock = threading.Lock()

@@ -152,7 +152,7 @@ def capture(
 def _choose_agent(repository: Path, session: str) -> str:
     """Return the agent of the newest session in a repository."""
     from langgraph_takeover.graph.continuation.user_repository import find_repository
-    from langgraph_takeover.handoff.interop.sessions import list_repository_sessions
+    from langgraph_takeover.handoff.interop.session_records import list_repository_sessions
 
     if "/" in session:
         raise UsageError("--agent: name the agent of the session's file, such as --agent codex")
@@ -164,10 +164,9 @@ def _choose_agent(repository: Path, session: str) -> str:
 def _print_capture(done: Capture, home: Path) -> None:
     from rich.filesize import decimal
 
-    from langgraph_takeover.handoff.records.chain import list_chain_lines
-    from langgraph_takeover.handoff.records.left_out import format_left_out, is_unsaved
+    from langgraph_takeover.handoff.records.record_facts import format_left_out, is_unsaved, list_chain_lines
     from langgraph_takeover.handoff.text.media import count_missing_images
-    from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
+    from langgraph_takeover.handoff.trace.events import describe_unknown_forms
 
     record = done.record
     assert record.external is not None

@@ -295,7 +295,7 @@ def _is_recording(path: Path) -> bool:
 
 def _load_recording(path: Path, point: str | None, workspace: str) -> HandoffRecord:
     """Return the first run of a recording, and one of its points."""
-    from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
+    from langgraph_takeover.handoff.interop.session_records import build_record, list_handoff_points
     from langgraph_takeover.handoff.readers import TraceError, describe_warnings, read_traces
 
     if workspace and not workspace.startswith("/"):

@@ -68,8 +68,8 @@ def report_user_errors() -> Iterator[None]:
         ThreadHeldError,
         ThreadNameError,
         handoffs,
-        idempotency,
     )
+    from langgraph_takeover.handoff.ledger import handoffs as idempotency
     from langgraph_takeover.nodes.context.team_members import UnknownAgentError
     from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 
@@ -167,7 +167,7 @@ def print_safely(text: str) -> None:
 
 def print_left_out(outcome: Outcome) -> None:
     """Print what the patches of an outcome lack, and why there is none."""
-    from langgraph_takeover.handoff.records.left_out import format_left_out
+    from langgraph_takeover.handoff.records.record_facts import format_left_out
 
     for line in format_left_out(outcome.left_out, outcome.left_out_count):
         print_safely(line)

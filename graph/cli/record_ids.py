@@ -302,8 +302,8 @@ def report_continuation_errors() -> Iterator[None]:
     """Report errors that the user can correct in one line."""
     from langgraph_takeover.graph.usage_errors import CaptureError, ContinuationError
     from langgraph_takeover.handoff.agents.adapter import UnknownAgentProgramError
+    from langgraph_takeover.handoff.agents.session_files import SessionError
     from langgraph_takeover.handoff.readers import TraceError
-    from langgraph_takeover.handoff.readers.external.session_files import SessionError
     from langgraph_takeover.handoff.views import UnknownViewError
     from langgraph_takeover.nodes.context.agent_program import AgentProgramError, ExternalAgentError
     from langgraph_takeover.nodes.model.errors import ModelError

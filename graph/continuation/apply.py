@@ -18,8 +18,8 @@ from langgraph_takeover.graph.continuation.known_records import load_known
 from langgraph_takeover.graph.continuation.user_repository import find_repository, run_git
 from langgraph_takeover.graph.continuation.working_tree import escape_name
 from langgraph_takeover.graph.usage_errors import ContinuationError
-from langgraph_takeover.handoff.records.left_out import is_unsaved
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
+from langgraph_takeover.handoff.records.record_facts import is_unsaved
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.repository import MAX_LEFT_OUT
 from langgraph_takeover.sandbox.untrusted_trees import list_matches, remove_tree, walk

@@ -28,35 +28,36 @@ from langgraph_takeover.graph.continuation.known_records import (
 from langgraph_takeover.graph.continuation.user_repository import Repository, find_repository
 from langgraph_takeover.graph.continuation.working_tree import WorkingCopy, escape_name, select_secret_files
 from langgraph_takeover.graph.usage_errors import CaptureError
-from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.handoff.agents import ADAPTERS
-from langgraph_takeover.handoff.interop.recordings import infer_reads, list_handoff_points
-from langgraph_takeover.handoff.interop.sessions import (
-    find_assigned_secrets,
-    find_repository_session,
-    is_inside,
-    join_task,
-    list_other_sessions,
-    match_changes,
-    move_session,
-    read_session,
-    read_session_directory,
-)
-from langgraph_takeover.handoff.readers import describe_left_out, describe_skipped_lines
-from langgraph_takeover.handoff.readers.external.session_files import (
+from langgraph_takeover.handoff.agents.session_files import (
     AGENTS,
     LATEST,
     SessionFile,
     find_prompt,
     open_session_file,
 )
+from langgraph_takeover.handoff.interop.session_records import (
+    find_assigned_secrets,
+    find_repository_session,
+    infer_reads,
+    is_inside,
+    join_task,
+    list_handoff_points,
+    list_other_sessions,
+    match_changes,
+    move_session,
+    read_session,
+    read_session_directory,
+)
+from langgraph_takeover.handoff.names import AGENT_NAMES
+from langgraph_takeover.handoff.readers import describe_left_out, describe_skipped_lines
 from langgraph_takeover.handoff.records.record import (
     ExternalSession,
     HandoffRecord,
     RecordStore,
     TaskBrief,
 )
-from langgraph_takeover.handoff.shell.commands import is_windows_path
+from langgraph_takeover.handoff.shell.syntax import is_windows_path
 from langgraph_takeover.handoff.text.media import read_images
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace, compute_differences

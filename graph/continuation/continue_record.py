@@ -52,11 +52,11 @@ from langgraph_takeover.graph.usage_errors import ContinuationError
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
-from langgraph_takeover.handoff.interop.sessions import make_replacement, move_texts
+from langgraph_takeover.handoff.interop.session_records import make_replacement, move_texts
+from langgraph_takeover.handoff.names import ViewName
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.records.verification import require_changes
 from langgraph_takeover.handoff.trace.events import HandoffPoint
-from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.context.agent_program import describe_untested_program, external_agent
 from langgraph_takeover.nodes.context.settings import Progress
 from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening

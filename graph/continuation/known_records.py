@@ -18,9 +18,8 @@ from pydantic import ValidationError
 from langgraph_takeover.base.untrusted_input import describe_error, read_untrusted_file
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.usage_errors import ContinuationError
-from langgraph_takeover.handoff.interop.sessions import make_replacement, move_texts, read_session
+from langgraph_takeover.handoff.interop.session_records import make_replacement, move_texts, read_session
 from langgraph_takeover.handoff.readers import TraceError
-from langgraph_takeover.handoff.records.chain import build_parent
 from langgraph_takeover.handoff.records.record import (
     AgentWork,
     HandoffRecord,
@@ -31,8 +30,8 @@ from langgraph_takeover.handoff.records.record import (
     to_json,
     write_durably,
 )
-from langgraph_takeover.handoff.trace.events import Event, Trace
-from langgraph_takeover.handoff.trace.unknown_forms import sum_forms
+from langgraph_takeover.handoff.records.record_facts import build_parent
+from langgraph_takeover.handoff.trace.events import Event, Trace, sum_forms
 from langgraph_takeover.nodes.records import append_events
 from langgraph_takeover.sandbox import untrusted_trees
 from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE

@@ -18,8 +18,8 @@ from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX
 from langgraph_takeover.graph.usage_errors import ContinuationError
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import NativeSession
-from langgraph_takeover.handoff.interop.sessions import find_repository_session
-from langgraph_takeover.handoff.readers.external.session_files import AGENTS, LATEST, SessionError
+from langgraph_takeover.handoff.agents.session_files import AGENTS, LATEST, SessionError
+from langgraph_takeover.handoff.interop.session_records import find_repository_session
 from langgraph_takeover.sandbox.interface import OutOfDiskError
 
 MESSAGE, SESSION = "{message}", "{session}"

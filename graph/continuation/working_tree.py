@@ -18,8 +18,8 @@ from langgraph_takeover.graph.continuation.user_repository import (
     run_git,
 )
 from langgraph_takeover.graph.usage_errors import CaptureError
-from langgraph_takeover.handoff.records.left_out import NOT_SAVED
 from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.handoff.records.record_facts import NOT_SAVED
 from langgraph_takeover.sandbox.backends.checkouts import Listing, Mounts, Part, list_tree, measure
 from langgraph_takeover.sandbox.repository import LeftOut
 from langgraph_takeover.sandbox.snapshots.transfer import read_contents

@@ -10,8 +10,7 @@ from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.usage_errors import HandoffError
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.ledger import Ledger, handoffs
-from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitionError
-from langgraph_takeover.handoff.ledger.idempotency import KEY_LABEL
+from langgraph_takeover.handoff.ledger.handoffs import KEY_LABEL, Handoff, IllegalTransitionError
 from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.nodes.context.settings import SettingsError

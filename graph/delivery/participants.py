@@ -27,8 +27,14 @@ from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.graph.usage_errors import HandoffError, RecordNotTakenError
 from langgraph_takeover.handoff.ledger import Ledger, handoffs
 from langgraph_takeover.handoff.ledger.acceptance import Receiver, find_refusal
-from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitionError
-from langgraph_takeover.handoff.ledger.idempotency import KEY_LABEL, KeyReusedError, forget_key, run_once
+from langgraph_takeover.handoff.ledger.handoffs import (
+    KEY_LABEL,
+    Handoff,
+    IllegalTransitionError,
+    KeyReusedError,
+    forget_key,
+    run_once,
+)
 from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError

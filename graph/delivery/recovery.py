@@ -17,7 +17,8 @@ from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.runs.argument_checks import check_sandbox
 from langgraph_takeover.graph.team import build_graph
 from langgraph_takeover.graph.usage_errors import CheckpointCorruptError, HandoffError, RollbackError
-from langgraph_takeover.handoff.ledger import effects, handoffs, idempotency, leases
+from langgraph_takeover.handoff.ledger import effects, handoffs, leases
+from langgraph_takeover.handoff.ledger import handoffs as idempotency
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, is_valid_id
 from langgraph_takeover.handoff.records.verification import verify_record

@@ -19,11 +19,11 @@ from langgraph_takeover.handoff.ledger import handoffs, leases
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.ledger.leases import MAX_ID_LENGTH, ThreadNameError, check_name
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
-from langgraph_takeover.handoff.records.left_out import format_left_out
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
+from langgraph_takeover.handoff.records.record_facts import format_left_out
 from langgraph_takeover.handoff.text.fence import format_entry, wrap_in_fence
 from langgraph_takeover.handoff.views import HISTORIES, VIEWS, display, find_view
-from langgraph_takeover.handoff.views.recall import recall_events
+from langgraph_takeover.handoff.views.common import recall_events
 from langgraph_takeover.nodes.context.settings import ProgressCallback
 from langgraph_takeover.sandbox.interface import SandboxSpec
 

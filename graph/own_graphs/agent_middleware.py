@@ -30,8 +30,7 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, ke
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
+from langgraph_takeover.handoff.trace.events import Action, Event, HandoffPoint, PointKind
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief, wait_for_review
 from langgraph_takeover.nodes.events import build_observation_event
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action

@@ -17,11 +17,11 @@ from langgraph_takeover.graph.usage_errors import HandoffError
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.acceptance import Receiver, find_refusal
 from langgraph_takeover.handoff.ledger.handoffs import OPEN_STATES, Handoff
+from langgraph_takeover.handoff.names import ViewName
 from langgraph_takeover.handoff.records.envelope import Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views import Recipient, find_view
-from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.records import save_files
 from langgraph_takeover.nodes.session.session import Session
 

@@ -25,8 +25,8 @@ from langgraph_takeover.graph.checkpoints.savers import Saver, fork_checkpoint
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.usage_errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import effects as journal
+from langgraph_takeover.handoff.ledger import effects as ledger_snapshots
 from langgraph_takeover.handoff.ledger import leases
-from langgraph_takeover.handoff.ledger import snapshots as ledger_snapshots
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.nodes.session.graph_tasks import (

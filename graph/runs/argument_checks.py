@@ -16,9 +16,9 @@ from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import waits_for_tool_answer
 from langgraph_takeover.graph.usage_errors import NotWaitingError
 from langgraph_takeover.handoff import views
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.model.tool_schemas import find_state_problem
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError

@@ -16,7 +16,7 @@ from langgraph_takeover.base.telemetry import bind_context
 from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.graph.usage_errors import ThreadExistsError
-from langgraph_takeover.handoff.ledger.stops import StopMode
+from langgraph_takeover.handoff.ledger.leases import StopMode
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import compute_differences
 from langgraph_takeover.handoff.views import Recipient

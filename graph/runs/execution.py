@@ -32,7 +32,7 @@ from langgraph_takeover.graph.runs.stop_requests import drain_on_sigterm
 from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.graph.usage_errors import ThreadExistsError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import handoffs
-from langgraph_takeover.handoff.ledger.stops import RunStoppedError
+from langgraph_takeover.handoff.ledger.leases import RunStoppedError
 from langgraph_takeover.nodes.context.settings import AgentContext, Progress, ProgressCallback, SettingsError
 from langgraph_takeover.nodes.events import MAX_CALLS
 from langgraph_takeover.nodes.session.session import Session

@@ -28,9 +28,9 @@ from langgraph_takeover.graph.runs.argument_checks import (
 from langgraph_takeover.graph.runs.execution import GraphCall, GraphRunner, ThreadGraphs
 from langgraph_takeover.graph.usage_errors import WaitingError
 from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.names import CONTINUATION, TakeoverView
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.views.names import CONTINUATION, TakeoverView
 from langgraph_takeover.nodes.agent.step_edits import count_open_calls, restore_texts
 from langgraph_takeover.nodes.agent.think import find_spent_budget
 from langgraph_takeover.nodes.context.settings import AgentContext, ProgressCallback, SettingsError

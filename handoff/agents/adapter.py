@@ -12,9 +12,9 @@ from langchain_core.messages import BaseMessage
 from pydantic import Field
 
 from langgraph_takeover.base.values import Frozen, TakeoverError
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.recordings.sessions import ToolResult
 from langgraph_takeover.handoff.trace.conversation import History
+from langgraph_takeover.handoff.trace.events import Action
 
 Api = Literal["responses", "messages", "chat"]
 """The wire format of the agent's model requests: OpenAI Responses, Anthropic Messages, OpenAI chat completions."""

@@ -1,125 +1,283 @@
-"""Session files and output: lines of JSON, ids that depend only on their content, times, names of directories."""
+"""Sessions of external agents in a user's home directory, found by their id."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import re
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import Any
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
-from langgraph_takeover.base.untrusted_input import parse_json
-from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch
+from langgraph_takeover.base.untrusted_input import parse_json, read_untrusted_head
+from langgraph_takeover.base.values import TakeoverError
+from langgraph_takeover.handoff.agents import codex_rollouts
+from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
-TELEMETRY_MARK = '"subtype":"ui_telemetry"'
-"""Rows of Qwen Code with this text repeat a call before its result is there."""
-_NOT_ALPHANUMERIC = re.compile("[^a-zA-Z0-9]")
+LATEST = "latest"
+_OPENCODE = "opencode"
+_PROGRAM_TIMEOUT_S = 60
+_MAX_SHOWN_IDS = 5
+_MAX_LISTED_FILES = 100_000
+_OPENCODE_ID = re.compile(r"ses_[A-Za-z0-9]{1,60}")
+_UUID_CHARS = 36
+_STATE_DIRECTORY = re.compile(r'"(?:cwd|workDir)"\s*:\s*("(?:[^"\\\x00-\x1f]|\\["\\/]){1,4096}")')
+_STATES = "sessions/*.json"
+_MAX_STATES, _MAX_STATE_BYTES, _MAX_PROMPT_CHARS = 200, 1 << 16, 80
 
 
-def read_json_lines(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects among the lines; other lines, and an incomplete last one, are left out."""
-    # Not splitlines: it also splits at characters that JSON texts contain unescaped, such as U+2028.
-    for line in text.split("\n"):
-        if not line.startswith("{"):
-            continue
+class SessionError(TakeoverError, LookupError):
+    """A session that does not exist, is ambiguous or cannot be exported."""
+
+
+class SessionFile(NamedTuple):
+    """One session of an external agent."""
+
+    agent: str
+    id: str
+    path: Path | None
+    """Its file; None if the agent's program must export it."""
+    modified: float
+    """Seconds since 1970."""
+    directory: str = ""
+    """Where it ran, if that is not in its file."""
+
+
+class _Storage(NamedTuple):
+    """Where an agent keeps its sessions."""
+
+    directory: str
+    """Below the home directory."""
+    variable: str
+    """Environment variable that replaces the directory; empty if none."""
+    pattern: str
+
+
+_AIDER, _AIDER_FILE = "aider", ".aider.chat.history.md"
+_STORAGES = {
+    "codex": _Storage(".codex", "CODEX_HOME", "sessions/*/*/*/rollout-*.jsonl"),
+    "claude-code": _Storage(".claude", "CLAUDE_CONFIG_DIR", "projects/*/*.jsonl"),
+    "qwen-code": _Storage(".qwen", "", "projects/*/chats/*.jsonl"),
+    "gemini-cli": _Storage(".gemini/tmp", "", "*/chats/session-*.json*"),
+    "pi": _Storage(".pi/agent", "PI_CODING_AGENT_DIR", "sessions/*/*.jsonl"),
+    "copilot-cli": _Storage(".copilot", "COPILOT_HOME", "session-state/*/events.jsonl"),
+    "kimi-code": _Storage(".kimi-code", "KIMI_CODE_HOME", "sessions/*/*/agents/main/wire.jsonl"),
+}
+AGENTS = (*_STORAGES, _AIDER, _OPENCODE)
+
+
+@contextmanager
+def open_session(session_id: str, home: Path, agents: Sequence[str] = AGENTS) -> Iterator[Path]:
+    """Provide the file of a session; that of opencode is exported and exists until the end. Raises SessionError."""
+    with open_session_file(select_session(session_id, home, agents), home) as path:
+        yield path
+
+
+@contextmanager
+def open_session_file(found: SessionFile, home: Path) -> Iterator[Path]:
+    """Provide the file of a listed session; that of opencode is exported and exists until the end. Raises SessionError."""
+    if found.path is not None:
+        yield found.path
+        return
+    with tempfile.TemporaryDirectory(prefix="takeover-session-") as directory:
+        path = Path(directory, f"{found.id}.json")
+        _export_session(found.id, home, path)
+        yield path
+
+
+def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list[SessionFile]:
+    """The sessions of an agent, the newest first; empty if it has none. Raises SessionError for an unknown agent.
+
+    opencode lists the sessions of one project, all its clones included: that of `directory`, by default the current one.
+    """
+    if agent == _OPENCODE:
+        return _list_opencode_sessions(home, directory)
+    if agent == _AIDER:
+        return _list_aider_chats(directory or Path.cwd())
+    if agent not in _STORAGES:
+        raise SessionError(f"unknown agent {agent!r:.80} (use {', '.join(AGENTS)})")
+    modified: dict[Path, float] = {}
+    for path in list_matches(_find_root(agent, home), _STORAGES[agent].pattern)[:_MAX_LISTED_FILES]:
         try:
-            value = parse_json(line.encode())
-        except ValueError:
+            info = path.lstat()
+        except OSError:
             continue
-        if isinstance(value, dict):
-            yield value
+        # Files of Claude Code's subagents are not sessions of their own.
+        if stat.S_ISREG(info.st_mode) and not path.name.startswith("agent-"):
+            modified[path] = info.st_mtime
+    paths = codex_rollouts.drop_continued(modified) if agent == "codex" else modified
+    places = {path: _read_place(agent, path) for path in paths}
+    found = [SessionFile(agent, places[path][0], path, modified[path], places[path][1]) for path in paths]
+    return sorted(found, key=lambda session: -session.modified)
 
 
-def write_json_lines(lines: Iterable[Mapping[str, Any]]) -> str:
-    """Return one line of JSON for each value."""
-    return "".join(f"{dump_json(line)}\n" for line in lines)
+def find_session_file(agent: str, path: Path) -> SessionFile:
+    """The session in a file anywhere, such as one from another computer. Raises SessionError."""
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise SessionError(
+            f"session file {path}: {error.strerror} (pass the id or the file of a session)"
+        ) from error
+    if agent not in AGENTS or not stat.S_ISREG(info.st_mode):
+        raise SessionError(
+            f"session file {path}: not a file of {agent:.80} (pass the id or the file of a session)"
+        )
+    session_id, ran_in = _read_place(agent, path)
+    return SessionFile(agent, session_id, path, info.st_mtime, ran_in)
 
 
-def dump_json(value: Mapping[str, Any]) -> str:
-    """Return a value as JSON. A lone surrogate becomes `?`: agents drop a line with one, and the history before it."""
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
+def _read_place(agent: str, path: Path) -> tuple[str, str]:
+    """The id of a session, from the name of its file, and its directory if that is in another file."""
+    if agent == "codex":
+        name = codex_rollouts.parse_name(path)
+        return name.thread if name else path.stem[-_UUID_CHARS:], ""
+    if agent == "pi":
+        return path.stem.rpartition("_")[2], ""
+    if agent == "copilot-cli":
+        return path.parent.name, ""
+    if agent == "gemini-cli":
+        return path.stem.rpartition("-")[2], _read_state(path.parents[1] / ".project_root").strip()
+    if agent == "kimi-code":
+        state = _STATE_DIRECTORY.search(_read_state(path.parents[2] / "state.json"))
+        return path.parents[2].name.removeprefix("session_"), json.loads(state[1]) if state else ""
+    return path.stem, ""
 
 
-def read_result_lines(stdout: str, exit_code: int | None) -> AgentOutput:
-    """Read output in the form `stream-json`, whose last line is a result."""
-    session_id, message, is_complete = None, "", False
-    for line in read_json_lines(stdout):
-        session_id = line.get("session_id") or session_id
-        is_result = line.get("type") == "result"
-        is_complete = is_result and not line.get("is_error")
-        if is_result:
-            error = line.get("error")
-            text = error.get("message") if isinstance(error, dict) else error
-            message = str(line.get("result") or text or line.get("subtype"))
-    return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete, exit_code=exit_code)
+def _read_state(path: Path) -> str:
+    try:
+        return read_untrusted_head(path, _MAX_STATE_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
 
 
-def derive_uuid(launch: Launch, *parts: object) -> str:
-    """Return a UUID that depends on the launch and the parts alone."""
-    seed = "\0".join(map(str, (launch.workspace, launch.started_at.isoformat(), launch.message, *parts)))
-    digest = bytearray(hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest()[:16])
-    return str(uuid.UUID(bytes=bytes(digest), version=4))
+def _list_aider_chats(directory: Path) -> list[SessionFile]:
+    """The history of aider in the top directory of a repository; its newest chat counts."""
+    path = directory / _AIDER_FILE
+    try:
+        info = path.lstat()
+    except OSError:
+        return []
+    found = SessionFile(_AIDER, "chat-history", path, info.st_mtime, str(directory.absolute()))
+    return [found] if stat.S_ISREG(info.st_mode) else []
 
 
-def has_results(session: str, call_ids: Iterable[str]) -> bool:
-    """Return whether a session's file holds the results of these calls.
+def _find_root(agent: str, home: Path) -> Path:
+    storage = _STORAGES[agent]
+    replaced = os.environ.get(storage.variable) if storage.variable and home == Path.home() else None
+    return Path(replaced) if replaced else home / storage.directory
 
-    The id of a call stands in the line of the call, and in that of its result. Some agents write the latter after the
-    next request has arrived.
+
+def select_session(
+    session_id: str, home: Path, agents: Sequence[str], directory: Path | None = None
+) -> SessionFile:
+    """Return the session with that id or unique beginning of an id; `latest` is the newest one.
+
+    `directory` is that of `list_sessions`. Raises SessionError.
     """
-    lines = [line for line in session.split("\n") if TELEMETRY_MARK not in line]
-    return all(sum(json.dumps(each) in line for line in lines) >= 2 for each in call_ids)
+    sessions = [session for agent in agents for session in list_sessions(agent, home, directory)]
+    sessions.sort(key=lambda session: -session.modified)
+    if session_id == LATEST:
+        if sessions:
+            return sessions[0]
+        raise SessionError(f"no session found ({_describe_places(home, agents)})")
+    matching = [each for each in sessions if each.id == session_id]
+    matching = matching or [each for each in sessions if session_id and each.id.startswith(session_id)]
+    if len(matching) == 1:
+        return matching[0]
+    newest = ", ".join(f"{s.id} ({s.agent})" for s in (matching or sessions)[:_MAX_SHOWN_IDS]) or "none"
+    if matching:
+        raise SessionError(f"session {session_id!r:.80} is ambiguous: {newest} (pass more of the id)")
+    places = _describe_places(home, agents)
+    raise SessionError(f"session {session_id!r:.80} not found ({places}; newest: {newest})")
 
 
-def format_time(moment: datetime) -> str:
-    """Return a time as JavaScript writes it: UTC, milliseconds, `Z`."""
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def find_prompt(session: SessionFile, home: Path) -> str:
+    """Name the prompt at which the running agent of a session waits, such as `permission prompt`; empty if unknown.
 
-
-def chain_lines(
-    lines: Iterable[Mapping[str, Any]], session_id: str, launch: Launch, version: str
-) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a session, each with an id of its own and that of the line before.
-
-    Claude Code silently drops lines without `uuid`, `parentUuid` or `timestamp`.
+    Claude Code says so in a file for each of its processes.
     """
-    parent = None
-    for number, line in enumerate(lines):
-        own = derive_uuid(launch, session_id, number)
-        yield {
-            "uuid": own,
-            "parentUuid": parent,
-            "sessionId": session_id,
-            "timestamp": format_time(launch.started_at),
-            "cwd": launch.workspace,
-            "version": version,
-            **line,
-        }
-        parent = own
+    if session.agent != "claude-code":
+        return ""
+    for path in list_matches(_find_root(session.agent, home), _STATES)[:_MAX_STATES]:
+        try:
+            state = parse_json(read_untrusted_head(path, _MAX_STATE_BYTES))
+        except (OSError, ValueError):
+            continue
+        if (
+            isinstance(state, dict)
+            and state.get("sessionId") == session.id
+            and state.get("status") == "waiting"
+        ):
+            return " ".join(str(state.get("waitingFor") or "").split())[:_MAX_PROMPT_CHARS]
+    return ""
 
 
-def name_directory(workspace: str, max_chars: int | None = None) -> str:
-    """Return the directory of a workspace's sessions: a dash for everything but ASCII letters and digits.
+def _describe_places(home: Path, agents: Sequence[str]) -> str:
+    places = [str(_find_root(agent, home)) for agent in agents if agent in _STORAGES]
+    if _AIDER in agents:
+        places.append(_AIDER_FILE)
+    if _OPENCODE in agents:
+        has_program = shutil.which(_OPENCODE) is not None
+        places.append("opencode" if has_program else "opencode is not on PATH")
+    return f"looked in {', '.join(places)}"
 
-    Characters are counted in UTF-16, as JavaScript does. A name longer than `max_chars` is cut and gets a hash.
-    """
-    name = _NOT_ALPHANUMERIC.sub(lambda match: "-" * (len(match[0].encode("utf-16-le")) // 2), workspace)
-    if max_chars is None or len(name) <= max_chars:
-        return name
-    return f"{name[:max_chars]}-{_hash_text(workspace)}"
+
+def _list_opencode_sessions(home: Path, directory: Path | None) -> list[SessionFile]:
+    if shutil.which(_OPENCODE) is None:
+        return []
+    try:
+        rows = json.loads(_run_opencode(home, "session", "list", "--format", "json", directory=directory))
+        return [
+            SessionFile(
+                _OPENCODE, str(row["id"]), None, float(row["updated"]) / 1000, str(row.get("directory") or "")
+            )
+            for row in rows
+            if _OPENCODE_ID.fullmatch(str(row["id"]))
+        ]
+    except (SessionError, ValueError, KeyError, TypeError, RecursionError):
+        # A broken opencode must not hide the sessions of other agents.
+        return []
 
 
-def _hash_text(text: str) -> str:
-    """Return the 32-bit hash of Java's strings in base 36, without its sign."""
-    value = 0
-    units = text.encode("utf-16-le")
-    for index in range(0, len(units), 2):
-        value = (value * 31 + int.from_bytes(units[index : index + 2], "little")) & 0xFFFF_FFFF
-    rest = abs(value - (1 << 32) if value >= 1 << 31 else value)
-    digits = ""
-    while rest or not digits:
-        rest, digit = divmod(rest, 36)
-        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
-    return digits
+def _export_session(session_id: str, home: Path, path: Path) -> None:
+    with path.open("wb") as file:
+        _run_opencode(home, "export", session_id, stdout=file.fileno())
+    if path.stat().st_size == 0:
+        raise SessionError(
+            f"session {session_id}: opencode exported nothing (try: opencode export {session_id})"
+        )
+
+
+def _run_opencode(
+    home: Path, *arguments: str, directory: Path | None = None, stdout: int = subprocess.PIPE
+) -> str:
+    command = [_OPENCODE, *arguments]
+    environment = dict(os.environ)
+    if home != Path.home():
+        environment = {name: value for name, value in environment.items() if not name.startswith("XDG_")}
+        environment["HOME"] = str(home)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_PROGRAM_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SessionError(f"opencode: {' '.join(arguments)}: {error}") from error
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.split())[-200:]
+        raise SessionError(f"opencode {' '.join(arguments)}: exit code {done.returncode}: {reason}")
+    return done.stdout or ""

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.readers import langchain
-from langgraph_takeover.handoff.readers.open_calls import OpenCalls, match_other_results
-from langgraph_takeover.handoff.readers.recorded_run import (
+from langgraph_takeover.handoff.recordings.recorded_run import (
     EventBuilder,
     RecordedCall,
     TraceError,
@@ -21,7 +20,8 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     list_edits,
     to_id,
 )
-from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
+from langgraph_takeover.handoff.recordings.tool_calls import OpenCalls, match_other_results
+from langgraph_takeover.handoff.recordings.workspace import Workspace, WorkspaceEvidence
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
 
 Message = BaseMessage | Mapping[str, Any]

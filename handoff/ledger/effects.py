@@ -1,23 +1,21 @@
-"""The journal of effects: started tool calls of a thread, their results, and the sandbox states before and after them.
-
-Only a node that a crash interrupted reads the results of its calls. Once another node starts to act, the checkpoint
-between them is on disk, so the journal lets go of what lies before: it stays as small as one node's calls. In a user's
-graph, nodes of one step act side by side, and the journal keeps the calls of the whole step.
-"""
+"""The journal of effects, the saved sandbox states that they refer to, and calls of models."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, bindparam, delete, insert, not_, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, not_, select, text, update
 
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import Lease
-from langgraph_takeover.handoff.ledger.store import Ledger, effects, moves
+from langgraph_takeover.handoff.ledger.store import Ledger, effects, moves, snapshots
+from langgraph_takeover.handoff.text.redaction import redact_known_secrets
+from langgraph_takeover.sandbox.interface import Snapshot
 
 _Kind = TypeVar("_Kind", bound=BaseModel)
 _STORED_TEXT = re.compile(r"([0-9a-f]{16}) (.*)", re.DOTALL)
@@ -227,3 +225,145 @@ def _parse_effect(ledger: Ledger, key: EffectKey, row: Any) -> Effect | None:
 
 def _bind_key(key: EffectKey) -> dict[str, str]:
     return {"k_thread": key.thread, "k_task_id": key.task_id, "k_call": key.call}
+
+
+@repeat_after_loss(idempotent=True)
+def save(lease: Lease, state_id: str, snapshot: Snapshot) -> None:
+    """Record that a state has a snapshot, which must be durable by now. Raises FencedError."""
+    ledger = lease.ledger
+    written = snapshot.model_copy(update={"shell_state": redact_known_secrets(snapshot.shell_state)})
+    with ledger.write_transaction() as connection:
+        lease.require(connection)
+        if connection.execute(select(snapshots.c.id).where(snapshots.c.id == state_id)).first() is None:
+            connection.execute(
+                insert(snapshots).values(
+                    id=state_id,
+                    thread=lease.thread,
+                    snapshot=add_checksum(written.model_dump_json()),
+                    made_at=ledger.now(connection),
+                )
+            )
+
+
+@repeat_after_loss(idempotent=True)
+def find_snapshot(ledger: Ledger, state_id: str) -> Snapshot | None:
+    with ledger.read_transaction() as connection:
+        row = connection.execute(select(snapshots.c.snapshot).where(snapshots.c.id == state_id)).first()
+    return (
+        parse_stored(ledger, f"the snapshot of sandbox state {state_id}", row.snapshot, Snapshot)
+        if row
+        else None
+    )
+
+
+@repeat_after_loss(idempotent=True)
+def list_state_ids(ledger: Ledger, thread: str) -> frozenset[str]:
+    """List the ids of a thread's states that have a snapshot."""
+    with ledger.read_transaction() as connection:
+        rows = connection.execute(select(snapshots.c.id).where(snapshots.c.thread == thread))
+        return frozenset(row.id for row in rows)
+
+
+@repeat_after_loss(idempotent=True)
+def list_snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
+    """List the snapshots of all states of all threads."""
+    with ledger.read_transaction() as connection:
+        rows = connection.execute(select(snapshots.c.id, snapshots.c.snapshot)).all()
+    return tuple(
+        parse_stored(ledger, f"the snapshot of sandbox state {row.id}", row.snapshot, Snapshot)
+        for row in rows
+    )
+
+
+@repeat_after_loss(idempotent=True)
+def remove(lease: Lease, ids: Collection[str]) -> None:
+    """Record that these states of the thread have no snapshot any more. Raises FencedError."""
+    with lease.ledger.write_transaction() as connection:
+        lease.require(connection)
+        connection.execute(
+            delete(snapshots).where(snapshots.c.thread == lease.thread, snapshots.c.id.in_(ids))
+        )
+
+
+_UPSERT = text(
+    "INSERT INTO takeover_waits (thread, token, until) VALUES (:thread, :token, :until) "
+    "ON CONFLICT (thread) DO UPDATE SET token = excluded.token, until = excluded.until"
+)
+_SELECT_WAIT = text(
+    "SELECT takeover_waits.until FROM takeover_waits JOIN takeover_leases "
+    "ON takeover_leases.thread = takeover_waits.thread AND takeover_leases.token = takeover_waits.token "
+    "WHERE takeover_waits.thread = :thread"
+)
+_NOTE_CALLS = (
+    "INSERT INTO takeover_calls (thread, token, step, calls) "
+    "SELECT thread, token, CAST(:step AS INTEGER), CAST(:calls AS INTEGER) FROM takeover_leases "
+    "WHERE thread = :thread AND token = :token {lock} "
+    "ON CONFLICT (thread) DO UPDATE SET token = excluded.token, step = excluded.step, calls = excluded.calls"
+)
+_NOTE_CALLS_SQLITE = text(_NOTE_CALLS.format(lock=""))
+_NOTE_CALLS_POSTGRES = text(_NOTE_CALLS.format(lock="FOR SHARE"))
+_KEEP_CALLS = text(
+    "UPDATE takeover_calls SET token = 0, calls = :calls WHERE thread = :thread AND token = :token"
+)
+_FORGET_CALLS = text("DELETE FROM takeover_calls WHERE thread = :thread AND token = :token")
+_SELECT_CALLS = text("SELECT step, calls FROM takeover_calls WHERE thread = :thread AND token <> :token")
+
+
+class UnsavedCalls(NamedTuple):
+    """Calls of one step that may be billed, and whose replies no checkpoint has."""
+
+    step: int
+    calls: int
+
+
+@repeat_after_loss(idempotent=True)
+def note_calls(lease: Lease, step: int, calls: int) -> None:
+    """Note before a call how many of this step would be unsaved if the process died in it. Raises FencedError."""
+    ledger = lease.ledger
+    statement = _NOTE_CALLS_SQLITE if ledger.is_sqlite else _NOTE_CALLS_POSTGRES
+    values = {"thread": lease.thread, "token": lease.token, "step": step, "calls": calls}
+    if lease.has_ended or not ledger.execute(statement, values):
+        with ledger.read_transaction() as connection:
+            lease.require(connection)
+
+
+@repeat_after_loss(idempotent=True)
+def keep_calls(lease: Lease, calls: int) -> None:
+    """Keep the number of unsaved calls of a step that failed, for the session that repeats it."""
+    named = {"thread": lease.thread, "token": lease.token}
+    with lease.ledger.write_transaction() as connection:
+        if calls:
+            connection.execute(_KEEP_CALLS, named | {"calls": calls})
+        else:
+            connection.execute(_FORGET_CALLS, named)
+
+
+@repeat_after_loss(idempotent=True)
+def forget_calls(lease: Lease) -> None:
+    """Forget the noted calls of a session that ends: its checkpoints have their replies."""
+    with lease.ledger.write_transaction() as connection:
+        connection.execute(_FORGET_CALLS, {"thread": lease.thread, "token": lease.token})
+
+
+@repeat_after_loss(idempotent=True)
+def read_unsaved_calls(lease: Lease) -> UnsavedCalls | None:
+    """The unsaved calls of earlier sessions."""
+    with lease.ledger.read_transaction() as connection:
+        row = connection.execute(_SELECT_CALLS, {"thread": lease.thread, "token": lease.token}).first()
+    return UnsavedCalls(*row) if row else None
+
+
+@repeat_after_loss(idempotent=True)
+def note_wait(lease: Lease, seconds: float) -> None:
+    """Note that the holder of a thread waits for its endpoint for some seconds."""
+    with lease.ledger.write_transaction() as connection:
+        until = lease.ledger.now(connection) + seconds
+        connection.execute(_UPSERT, {"thread": lease.thread, "token": lease.token, "until": until})
+
+
+@repeat_after_loss(idempotent=True)
+def is_waiting(ledger: Ledger, thread: str) -> bool:
+    """Whether the holder of the thread's lease waits for its endpoint now."""
+    with ledger.read_transaction() as connection:
+        row = connection.execute(_SELECT_WAIT, {"thread": thread}).first()
+        return row is not None and row.until > ledger.now(connection)

@@ -1,4 +1,4 @@
-"""One writer per thread: a lease that is renewed while its holder lives, with a fencing token."""
+"""One writer per thread: a lease with a fencing token, renewed while its holder lives; and requests to stop."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
 
 from langgraph_takeover.base.failures import get_logger
 from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, repeat_after_loss
-from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.ledger.store import Ledger, closed_threads, leases, stops
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.ownership import current_process_identity, process_state
@@ -444,3 +443,42 @@ def answer_request(lease: Lease) -> None:
         lease.require(connection)
         connection.execute(update(leases).where(leases.c.thread == lease.thread).values(requested=None))
     lease.handoff_request = None
+
+
+StopMode = Literal["step", "now"]
+"""After the current step, or at once: the running command and the model call in flight are ended and repeated later."""
+_SELECT_LEASE = text("SELECT token, process, expires_at FROM takeover_leases WHERE thread = :thread")
+_SELECT_STOP = text("SELECT token, mode FROM takeover_stops WHERE thread = :thread")
+# A request to stop at once is never weakened.
+_UPSERT_STOP = text(
+    "INSERT INTO takeover_stops (thread, token, mode) VALUES (:thread, :token, :mode) ON CONFLICT (thread) DO UPDATE "
+    "SET mode = CASE WHEN takeover_stops.token = excluded.token AND takeover_stops.mode = 'now' THEN 'now' "
+    "ELSE excluded.mode END, token = excluded.token"
+)
+
+
+class RunStoppedError(TakeoverError):
+    """A stop of the run was requested; `resume` continues from its last step."""
+
+
+@repeat_after_loss(idempotent=True)
+def request_stop(ledger: Ledger, thread: str, mode: StopMode) -> bool:
+    """Ask the holder of a thread to stop; False if no process holds it. The request ends with the holder's lease."""
+    with ledger.write_transaction() as connection:
+        row = connection.execute(_SELECT_LEASE, {"thread": thread}).first()
+        if row is None or row.expires_at <= ledger.now(connection) or process_state(row.process) == "dead":
+            return False
+        connection.execute(_UPSERT_STOP, {"thread": thread, "token": row.token, "mode": mode})
+    return True
+
+
+@repeat_after_loss(idempotent=True)
+def read_stop(ledger: Ledger, thread: str, token: int | None = None) -> StopMode | None:
+    """Return the stop that was requested from the holder of a lease (default: the present one), if any."""
+    with ledger.read_transaction() as connection:
+        stop = connection.execute(_SELECT_STOP, {"thread": thread}).first()
+        if stop is not None and token is None:
+            token = connection.execute(_SELECT_LEASE, {"thread": thread}).one().token
+    if stop is None or stop.token != token:
+        return None
+    return "now" if stop.mode == "now" else "step"

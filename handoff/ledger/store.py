@@ -23,8 +23,12 @@ from sqlalchemy import (
     text,
 )
 
-from langgraph_takeover.handoff.ledger.database import RETRY_PAUSE_S, Database, repeat_after_loss
-from langgraph_takeover.handoff.ledger.signals import defer_signals
+from langgraph_takeover.handoff.ledger.database import (
+    RETRY_PAUSE_S,
+    Database,
+    defer_signals,
+    repeat_after_loss,
+)
 
 SCHEMA_VERSION = 5
 

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from langgraph_takeover.handoff.notes.evidence import Evidence, ShellStep, SourceChange
 from langgraph_takeover.handoff.points.detector_state import ValidationRun, describe_outcome
 from langgraph_takeover.handoff.points.detectors import classify_continuation, find_evidence
-from langgraph_takeover.handoff.records.chain import find_agent_number
+from langgraph_takeover.handoff.records.record_facts import find_agent_number
 from langgraph_takeover.handoff.shell.command_effects import may_edit
-from langgraph_takeover.handoff.shell.commands import SimpleCommand
-from langgraph_takeover.handoff.shell.heredocs import PLACEHOLDER, extract_heredocs
-from langgraph_takeover.handoff.shell.missing_programs import list_missing_programs
-from langgraph_takeover.handoff.shell.programs import find_program
+from langgraph_takeover.handoff.shell.programs import find_program, list_missing_programs
+from langgraph_takeover.handoff.shell.syntax import PLACEHOLDER, SimpleCommand, extract_heredocs
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.text.fence import (
     cut_middle,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from langgraph_takeover.base.untrusted_input import parse_prefix
 from langgraph_takeover.handoff.records.record import Answer, Claim, StatedFields
-from langgraph_takeover.handoff.text import chat_markup
+from langgraph_takeover.handoff.text import skeleton
 from langgraph_takeover.handoff.text.note_fields import (
     MAX_STATED_FILES,
     MODEL_FIELDS,
@@ -100,7 +100,7 @@ def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | 
 
 def remove_thoughts(reply: str) -> str:
     """Remove what a model thought aloud before its reply, and halves of surrogate pairs."""
-    return _replace_surrogates(chat_markup.remove_thoughts(reply))
+    return _replace_surrogates(skeleton.remove_thoughts(reply))
 
 
 def _replace_surrogates(text: str) -> str:

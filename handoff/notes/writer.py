@@ -21,9 +21,8 @@ from langgraph_takeover.handoff.notes.parsing import (
     remove_thoughts,
 )
 from langgraph_takeover.handoff.notes.structured_note import render_observed_half
-from langgraph_takeover.handoff.records.chain import find_agent_number, render_chain
-from langgraph_takeover.handoff.records.left_out import format_left_out
 from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
+from langgraph_takeover.handoff.records.record_facts import find_agent_number, format_left_out, render_chain
 from langgraph_takeover.handoff.text.fence import (
     CHANGED_FILES,
     PATCH,
@@ -38,9 +37,9 @@ from langgraph_takeover.handoff.text.fence import (
 )
 from langgraph_takeover.handoff.text.note_fields import MAX_STATED_FILES, MODEL_FIELDS, STATED_FIELDS, UNKNOWN
 from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_patch
+from langgraph_takeover.handoff.trace.conversation import render_trace
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Usage
 from langgraph_takeover.handoff.trace.file_kinds import is_source
-from langgraph_takeover.handoff.trace.rendering import render_trace
 
 _EVENT_CHARS = 4_000
 _MAX_PATCH_CHARS, _MAX_FILES_CHARS, _MAX_OBSERVED_CHARS = 24_000, 6_000, 8_000

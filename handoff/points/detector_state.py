@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
-from langgraph_takeover.handoff.shell.runner_table import ValidationKind
+from langgraph_takeover.handoff.shell.runners import ValidationKind
 from langgraph_takeover.handoff.trace.events import PointKind
 
 Verdict = Literal["explicit", "exit_code_only"]

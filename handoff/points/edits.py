@@ -18,7 +18,7 @@ from langgraph_takeover.handoff.shell.command_effects import (
     may_edit,
     may_mention,
 )
-from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.syntax import SimpleCommand
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
@@ -171,7 +171,7 @@ def _edits_source(state: DetectorState, path: str, text: str) -> bool:
         return False
     if path.endswith(".py"):
         # Imported late, because the import of the package loads every reader.
-        from langgraph_takeover.handoff.readers.inference.python_scripts import list_written_paths
+        from langgraph_takeover.handoff.recordings.python_scripts import list_written_paths
 
         paths = list_written_paths(text)
     elif path.endswith((".sh", ".bash", ".zsh")):

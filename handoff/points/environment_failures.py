@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from langgraph_takeover.handoff.shell.commands import SimpleCommand
-from langgraph_takeover.handoff.shell.syntax import runs_in_background
+from langgraph_takeover.handoff.shell.syntax import SimpleCommand, runs_in_background
 from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_HEADER, STILL_RUNNING_NOTICE
 
 _KILL_EXIT_CODES = {130, 137, 143, -2, -9, -15}

@@ -15,9 +15,9 @@ from langgraph_takeover.handoff.points.script_verdicts import (
 )
 from langgraph_takeover.handoff.points.validation import ValidationMatch, find_validations
 from langgraph_takeover.handoff.shell import runner_summaries
-from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runner_summaries import SummaryParser, ValidationOutcome
-from langgraph_takeover.handoff.shell.runner_table import TEST_FILE
+from langgraph_takeover.handoff.shell.runners import TEST_FILE
+from langgraph_takeover.handoff.shell.syntax import SimpleCommand
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.text.tool_wrappers import strip_json_result, strip_wrapper
 

@@ -9,11 +9,16 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from langgraph_takeover.handoff.shell import heredocs
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
+from langgraph_takeover.handoff.shell import syntax
 from langgraph_takeover.handoff.shell.programs import PROGRAMS
-from langgraph_takeover.handoff.shell.runner_table import Runner, ValidationKind
-from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner, may_be_runner
+from langgraph_takeover.handoff.shell.runners import (
+    Runner,
+    ValidationKind,
+    find_python_target,
+    find_runner,
+    may_be_runner,
+)
+from langgraph_takeover.handoff.shell.syntax import SimpleCommand, resolve_path
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.shell.wrappers import find_remote_script
 from langgraph_takeover.handoff.trace.file_kinds import is_outside_repository, is_script
@@ -222,7 +227,7 @@ _SHELL = re.compile(r"\b(?:ba|z|da|k|s)?sh\b|\beval\b|\b(?:powershell|pwsh)\b")
 def may_validate(command: str, written_scripts: Collection[str]) -> bool:
     """Whether the command line may be a validation; a fast check without false negatives."""
     if "<<" in command:
-        outside, _ = heredocs.extract_heredocs(command)
+        outside, _ = syntax.extract_heredocs(command)
         if not _SHELL.search(outside) and LAUNCHERS.search(command) is None:
             command = outside
     if may_be_runner(command):

@@ -17,34 +17,40 @@ from langgraph_takeover.base.untrusted_input import (
     parse_json,
     read_untrusted_file,
 )
-from langgraph_takeover.handoff.readers import (
-    atif,
-    langchain,
+from langgraph_takeover.handoff.agents import (
+    claude_code,
+    codex,
+    codex_rollouts,
     mini_swe_agent,
-    recorded_run,
-    swarm,
-    swe_agent,
+    opencode,
+    qwen_code,
 )
-from langgraph_takeover.handoff.readers.external import claude_code, codex, codex_threads, opencode, qwen_code
-from langgraph_takeover.handoff.readers.external.import_only import (
+from langgraph_takeover.handoff.readers import (
     aider,
+    atif,
     copilot_cli,
     gemini_cli,
     kimi_code,
+    langchain,
     pi,
+    swarm,
+    swe_agent,
 )
-from langgraph_takeover.handoff.readers.external.import_only.known_agents import (
+from langgraph_takeover.handoff.readers import openhands as openhands_v0
+from langgraph_takeover.handoff.readers import openhands as openhands_v1
+from langgraph_takeover.handoff.recordings import recorded_run
+from langgraph_takeover.handoff.recordings.recorded_run import (
+    RecordedRun,
+    TraceError,
+    build_trace,
     describe_known_agent,
     find_known_agent,
     find_known_file,
+    to_mappings,
 )
-from langgraph_takeover.handoff.readers.openhands import v0 as openhands_v0
-from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
-from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace, to_mappings
-from langgraph_takeover.handoff.readers.workspace import is_scratch
-from langgraph_takeover.handoff.trace.events import Trace
+from langgraph_takeover.handoff.recordings.workspace import is_scratch
+from langgraph_takeover.handoff.trace.events import Trace, describe_unknown_forms
 from langgraph_takeover.handoff.trace.file_kinds import is_code, is_outside_repository
-from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 __all__ = [
@@ -94,8 +100,8 @@ _FORMAT_TABLE = (
     _Format(("aider",), aider.is_chat, aider.read),
     _Format(("kimi-code",), kimi_code.is_session, kimi_code.read),
     _Format((), lambda data: find_known_agent(data) is not None, _refuse),
-    _Format(("openhands-v1",), openhands_v1.is_events, openhands_v1.read),
-    _Format(("openhands-v0",), openhands_v0.is_history, openhands_v0.read),
+    _Format(("openhands-v1",), openhands_v1.is_events, openhands_v1.read_events),
+    _Format(("openhands-v0",), openhands_v0.is_history, openhands_v0.read_history),
     _Format(("swe-agent-0.x", "swe-agent-1.x"), swe_agent.is_trajectory, swe_agent.read),
     _Format(("mini-swe-agent-v2",), lambda data: mini_swe_agent.is_v2(mini_swe_agent.wrap_messages(data)),
           lambda data, name: mini_swe_agent.read_v2(mini_swe_agent.wrap_messages(data), name)),
@@ -118,7 +124,7 @@ def read_traces(path: Path, format_name: str = "auto", workspace: str = "") -> I
     """
     documents, skipped = _read_documents(path)
     if len(documents) == 1 and codex.is_rollout(documents[0]):
-        joined, more = codex_threads.join_segments(path, to_mappings(documents[0]))
+        joined, more = codex_rollouts.join_segments(path, to_mappings(documents[0]))
         documents, skipped = [joined], skipped + more
     rows = [part for row in documents for part in atif.split_document(row)]
     if len(rows) == 1:

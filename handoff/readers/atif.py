@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from langgraph_takeover.base.untrusted_input import parse_document
-from langgraph_takeover.handoff.readers import mini_swe_agent, tool_names
-from langgraph_takeover.handoff.readers.open_calls import CallStep, OpenCalls, match_results
-from langgraph_takeover.handoff.readers.recorded_run import (
+from langgraph_takeover.handoff.agents import mini_swe_agent
+from langgraph_takeover.handoff.recordings import tool_calls
+from langgraph_takeover.handoff.recordings.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -24,15 +24,15 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
     to_mappings,
 )
-from langgraph_takeover.handoff.trace.atif import (
+from langgraph_takeover.handoff.recordings.tool_calls import CallStep, OpenCalls, match_results
+from langgraph_takeover.handoff.trace.atif_documents import (
     COUNTS,
     ESCAPED_KEY,
     EVENTS_KEY,
     TRACE_KEY,
     unescape_surrogates,
 )
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, Usage
-from langgraph_takeover.handoff.trace.unknown_forms import count_forms
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, Usage, count_forms
 
 _ATTRIBUTES_CHARS = 100
 """Maximum length of the name or the attributes in an opening tag."""
@@ -213,7 +213,7 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
         unknown_items=count_forms(
             str(step.get("source"))
             for step in steps
-            if step.get("source") not in ("agent", "user", "system") and tool_names.may_carry_call(step)
+            if step.get("source") not in ("agent", "user", "system") and tool_calls.may_carry_call(step)
         ),
     )
 
@@ -303,7 +303,7 @@ def _read_calls(step: Mapping[str, Any], agent_name: str) -> tuple[list[Recorded
     thoughts: list[str] = []
     for call, output in zip(raw_calls, outputs, strict=True):
         name, arguments = str(call.get("function_name") or ""), to_mapping(call.get("arguments"))
-        if tool_names.is_thought(name):
+        if tool_calls.is_thought(name):
             thoughts += [value for value in arguments.values() if isinstance(value, str)]
             continue
         calls.append(_read_call(name, arguments, output, is_text=is_text and not calls))
@@ -325,11 +325,11 @@ def _read_unreadable(
 
 def _read_call(name: str, arguments: Mapping[str, Any], output: str | None, *, is_text: bool) -> RecordedCall:
     """One call; its text is the command, unless the message already contains it."""
-    tool, normalized = tool_names.normalize_call(name, arguments)
+    tool, normalized = tool_calls.normalize_call(name, arguments)
     result = None if output is None else _read_result(tool, normalized, output)
     if (
         tool == "shell"
-        and tool_names.is_submission(normalized["command"])
+        and tool_calls.is_submission(normalized["command"])
         and (result is None or result.exit_code is None)
     ):
         tool = "finish"
@@ -391,6 +391,6 @@ def _match_results(
 
 def _share_output(calls: Sequence[Mapping[str, Any]], output: str) -> list[str | None]:
     names = [str(call.get("function_name") or "") for call in calls]
-    commands = [n for n, name in enumerate(names) if tool_names.normalize_call(name, {})[0] != "finish"]
+    commands = [n for n, name in enumerate(names) if tool_calls.normalize_call(name, {})[0] != "finish"]
     last = commands[-1] if commands else len(calls) - 1
     return [output if n == last else "" if n < last else None for n in range(len(calls))]

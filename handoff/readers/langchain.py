@@ -9,9 +9,8 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.base.untrusted_input import parse_json
-from langgraph_takeover.handoff.readers import tool_names
-from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
-from langgraph_takeover.handoff.readers.recorded_run import (
+from langgraph_takeover.handoff.recordings import tool_calls
+from langgraph_takeover.handoff.recordings.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -22,7 +21,8 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
     to_mappings,
 )
-from langgraph_takeover.handoff.trace.unknown_forms import count_forms
+from langgraph_takeover.handoff.recordings.tool_calls import CallStep, match_results
+from langgraph_takeover.handoff.trace.events import count_forms
 
 RawMessage = Mapping[str, Any]
 ToolMessages = Mapping[int, RawMessage]
@@ -106,7 +106,7 @@ def list_unknown(messages: Sequence[RawMessage]) -> Iterator[str]:
         if to_mapping(message.get("additional_kwargs")).get("function_call"):
             yield "function_call"
         for part in to_mappings(message.get("content")):
-            if str(part.get("type")) not in _PART_TYPES and tool_names.may_carry_call(part):
+            if str(part.get("type")) not in _PART_TYPES and tool_calls.may_carry_call(part):
                 yield str(part.get("type"))
 
 
@@ -139,9 +139,9 @@ def read_calls(message: RawMessage, tool_messages: ToolMessages) -> Iterator[Rec
     thought = extract_text(message.get("content"))
     usage = parse_usage(message.get("usage_metadata") or message.get("usage"))
     for position, (call_name, arguments, _) in enumerate(_list_tool_calls(message)):
-        if tool_names.is_thought(call_name):
+        if tool_calls.is_thought(call_name):
             continue
-        tool, normalized = tool_names.normalize_call(call_name, arguments)
+        tool, normalized = tool_calls.normalize_call(call_name, arguments)
         answer = tool_messages.get(position)
         text = join_text(thought if position == 0 else "", normalized["command"] if tool == "shell" else "")
         yield RecordedCall(

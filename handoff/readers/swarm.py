@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import langchain
 from langgraph_takeover.handoff.readers.langchain import RawMessage, message_type
-from langgraph_takeover.handoff.readers.recorded_run import (
+from langgraph_takeover.handoff.recordings.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -20,8 +20,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
 )
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, TaskBrief, parse_model
 from langgraph_takeover.handoff.trace.conversation import list_steps
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
-from langgraph_takeover.handoff.trace.unknown_forms import count_forms
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, count_forms
 
 METADATA_KEY = "takeover"
 """Key in the `additional_kwargs` of a message that belongs to a view.
@@ -91,7 +90,7 @@ def read_conversation(data: Any, name: str, find_record: FindRecord) -> SwarmCon
 def _reject_stored_record(record_id: str) -> HandoffRecord:
     raise RecordError(
         f"record {record_id!r:.80} is in a record store "
-        "(read the messages with handoff.interop.swarm.from_swarm(…, records=RecordStore(…)))"
+        "(read the messages with handoff.interop.swarm_records.from_swarm(…, records=RecordStore(…)))"
     )
 
 

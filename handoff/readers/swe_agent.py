@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.base.untrusted_input import parse_json
-from langgraph_takeover.handoff.readers.recorded_run import (
+from langgraph_takeover.handoff.recordings.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -17,8 +17,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
     to_mappings,
 )
-from langgraph_takeover.handoff.trace.events import UNREADABLE
-from langgraph_takeover.handoff.trace.unknown_forms import count_forms
+from langgraph_takeover.handoff.trace.events import UNREADABLE, count_forms
 
 _REFUSAL = re.compile(
     r"Your proposed edit has introduced new syntax error|No replacement was performed|^Usage: |^ERROR: "

@@ -18,11 +18,9 @@ from pydantic import Field, ValidationError
 
 from langgraph_takeover.base.failures import sync_directory
 from langgraph_takeover.base.untrusted_input import describe_error, parse_document, read_untrusted_file
-from langgraph_takeover.base.values import Frozen, TakeoverError
-from langgraph_takeover.handoff.records.envelope import Envelope
-from langgraph_takeover.handoff.records.payload import Payload
+from langgraph_takeover.base.values import Frozen, TakeoverError, describe_other_version
+from langgraph_takeover.handoff.records.envelope import Envelope, Payload
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
-from langgraph_takeover.handoff.text.versions import describe_other_version
 from langgraph_takeover.handoff.trace.events import Event, FailFastTuple, HandoffPoint, Usage
 from langgraph_takeover.sandbox.interface import Snapshot
 from langgraph_takeover.sandbox.repository import LeftOut

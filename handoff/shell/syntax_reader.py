@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
-from langgraph_takeover.handoff.shell import heredocs, wrappers
-from langgraph_takeover.handoff.shell.commands import Place, Redirect, SimpleCommand
+from langgraph_takeover.handoff.shell import syntax, wrappers
 from langgraph_takeover.handoff.shell.syntax import (
     BRANCHES,
     DECLARATIONS,
     LOOPS,
     REDIRECTS,
     Connector,
+    Place,
+    Redirect,
+    SimpleCommand,
     Statement,
     command_name,
     list_redirect_operands,
@@ -81,7 +83,7 @@ class SyntaxReader:
     def read_text(self, text: str, context: Context) -> None:
         if self.depth >= _MAX_DEPTH:
             return
-        plain, bodies = heredocs.extract_heredocs(text)
+        plain, bodies = syntax.extract_heredocs(text)
         outer_bodies, self.heredoc_bodies = self.heredoc_bodies, bodies
         outer_substitutions, self.has_substitutions = (
             self.has_substitutions,
@@ -246,8 +248,8 @@ class SyntaxReader:
             target = word_text(words[0]) if words else ""
             if node.type == "herestring_redirect":
                 stdin = target
-            elif target.startswith(heredocs.PLACEHOLDER):
-                number = target.removeprefix(heredocs.PLACEHOLDER)
+            elif target.startswith(syntax.PLACEHOLDER):
+                number = target.removeprefix(syntax.PLACEHOLDER)
                 stdin = (
                     self.heredoc_bodies[int(number)]
                     if re.fullmatch("[0-9]{1,9}", number) and int(number) < len(self.heredoc_bodies)

@@ -11,14 +11,20 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from langgraph_takeover.handoff.text.chat_markup import CASED_CHAT_MARKUP, CHAT_MARKUP, lookalike_pattern
 from langgraph_takeover.handoff.text.note_fields import (
     MODEL_FIELDS,
     OBSERVED_FIELDS,
     STATED_FIELDS,
     format_title,
 )
-from langgraph_takeover.handoff.text.skeleton import Skeleton, escape_char, escape_invisible
+from langgraph_takeover.handoff.text.skeleton import (
+    CASED_CHAT_MARKUP,
+    CHAT_MARKUP,
+    Skeleton,
+    escape_char,
+    escape_invisible,
+    lookalike_pattern,
+)
 
 OPENING, CLOSING = "<earlier-work", "</earlier-work"
 """The start of the fence's tags; their id follows."""

@@ -3,13 +3,60 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import FailFast, Field
 
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.sandbox.interface import FileChange
+
+ActionProtocol = Literal["text", "native"]
+"""The action format of a model: text in a fixed form, or native tool calls of its provider."""
+
+
+class Action(NamedTuple):
+    """One readable action: a tool and its arguments, all of them text.
+
+    A tool that is not built in has a single argument, `arguments`, which contains JSON.
+    """
+
+    tool: str
+    arguments: dict[str, str]
+
+
+def write_action(action: Action) -> str:
+    """Write the text that `parse_action` parses as this action."""
+    tool, arguments = action
+    if tool == "shell":
+        body = arguments.get("command", "")
+        fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`{3,}", body)), 3)
+        return f"{fence}bash\n{body}\n{fence}"
+    if tool == "editor":
+        attributes = "".join(
+            f" {name}={_quote(value)}"
+            for name, value in arguments.items()
+            if name not in ("old", "new", "content")
+        )
+        parts = "".join(
+            f"<{name}>\n{arguments[name]}\n</{name}>\n"
+            for name in ("old", "new", "content")
+            if name in arguments
+        )
+        return f"<editor{attributes}>\n{parts}</editor>" if parts else f"<editor{attributes}/>"
+    if "arguments" in arguments:
+        return f'```json\n{{"name": {json.dumps(tool)}, "arguments": {arguments["arguments"]}}}\n```'
+    to = f" to={_quote(arguments['to'])}" if tool == "handoff" and "to" in arguments else ""
+    message = next((value for name, value in arguments.items() if not to or name != "to"), "")
+    return f"<{tool}{to}>{message}</{tool}>"
+
+
+def _quote(value: str) -> str:
+    return f"'{value}'" if '"' in value else f'"{value}"'
+
 
 _Value = TypeVar("_Value")
 
@@ -208,3 +255,41 @@ def compute_tree_digest(differences: Mapping[str, tuple[str | None, str | None]]
     paths = sorted(differences)
     entries = map("{}\0{}\0".format, paths, [differences[path][1] for path in paths])
     return hashlib.sha256("".join(entries).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+MAX_FORMS, _MAX_NAME_CHARS, _MAX_SHOWN = 20, 60, 5
+OTHER_FORMS = "other forms"
+"""Counts what exceeds `MAX_FORMS` different names."""
+
+
+def count_forms(names: Iterable[str], counts: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Add names to the counts: each on one line, shortened, and at most `MAX_FORMS` different ones."""
+    return sum_forms([counts or {}, *({name: 1} for name in names)])
+
+
+def sum_forms(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of several counts, within the limits of `count_forms`."""
+    total: Counter[str] = Counter()
+    for counts in several:
+        for form, count in counts.items():
+            name = shorten_form(form)
+            total[name if name in total or len(total) < MAX_FORMS else OTHER_FORMS] += count
+    return dict(total)
+
+
+def shorten_form(name: str) -> str:
+    """The name of a form as it is counted."""
+    text = " ".join(name[: 4 * _MAX_NAME_CHARS].split()).encode("utf-8", "backslashreplace").decode()
+    return (text if len(text) <= _MAX_NAME_CHARS else f"{text[: _MAX_NAME_CHARS - 1]}…") or "no name"
+
+
+def describe_unknown_forms(forms: Mapping[str, int]) -> str:
+    """Describe the calls of unknown form in one line; empty without any. The names are data of the recording."""
+    number = sum(forms.values())
+    if not number:
+        return ""
+    named = sorted(forms.items(), key=lambda each: -each[1])
+    shown = ", ".join(f"{name} ({count})" for name, count in named[:_MAX_SHOWN])
+    more = f" and {len(named) - _MAX_SHOWN} more forms" if len(named) > _MAX_SHOWN else ""
+    calls = "1 call" if number == 1 else f"{number} calls"
+    return f"{calls} in a form that this version does not know: {shown}{more}"

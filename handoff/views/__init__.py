@@ -20,9 +20,10 @@ from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.handoff.views.common import Recipient
-from langgraph_takeover.handoff.views.payload import payload_history, payload_view
-from langgraph_takeover.handoff.views.single import (
+from langgraph_takeover.handoff.views.record_views import (
     cited_view,
+    payload_history,
+    payload_view,
     repository_view,
     structured_view,
     summary_view,

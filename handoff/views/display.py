@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_takeover.handoff.records.left_out import format_left_out
 from langgraph_takeover.handoff.records.record import HandoffRecord
-from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
+from langgraph_takeover.handoff.records.record_facts import format_left_out
+from langgraph_takeover.handoff.trace.events import describe_unknown_forms
 from langgraph_takeover.handoff.views import VIEWS, Recipient, measure_view
 from langgraph_takeover.sandbox.cli.terminal import escape_text
 

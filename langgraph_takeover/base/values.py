@@ -1,6 +1,8 @@
-"""The base classes of all values and of all errors."""
+"""The base classes of values and errors, and the refusal of what another version wrote."""
 
 from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,3 +24,35 @@ class TakeoverError(Exception):
         ...     print(type(error).__name__)
         RecordError
     """
+
+
+PROGRAM = "langgraph-takeover"
+_EARLIER_RELEASE = "0.1"
+"""The release that reads every earlier form."""
+
+
+def find_program_version() -> str:
+    """Return the version of this program; `unknown` if it is not installed."""
+    try:
+        return version(PROGRAM)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def describe_other_version(found: object, current: int, cure: str) -> str:
+    """Say in one line who reads a form of the schema version `found`; `cure` is the fix for an older form.
+
+    Example:
+        >>> describe_other_version(9, 10, "make it again")  # doctest: +ELLIPSIS
+        'schema version 9, which version 0.1 reads; langgraph-takeover ... reads only 10 (make it again)'
+    """
+    origin = ""
+    if isinstance(found, int):
+        origin = (
+            f", which version {_EARLIER_RELEASE} reads"
+            if found < current
+            else ", which a newer version wrote"
+        )
+        cure = cure if found < current else "update the program"
+    shown = f"{found!r:.40}"
+    return f"schema version {shown}{origin}; {PROGRAM} {find_program_version()} reads only {current} ({cure})"

@@ -9,12 +9,11 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.runtime import Runtime
 
-from langgraph_takeover.handoff.readers.recorded_run import list_unknown_tools
-from langgraph_takeover.handoff.readers.tool_names import is_submission
+from langgraph_takeover.handoff.recordings.recorded_run import list_unknown_tools
+from langgraph_takeover.handoff.recordings.tool_calls import is_submission
 from langgraph_takeover.handoff.records.record import ExternalSession
 from langgraph_takeover.handoff.shell.command_effects import find_effect
-from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint
-from langgraph_takeover.handoff.trace.unknown_forms import count_forms
+from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint, count_forms
 from langgraph_takeover.nodes.context.agent_program import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import (

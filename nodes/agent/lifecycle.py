@@ -12,11 +12,11 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from pydantic import BaseModel, Field
 
-from langgraph_takeover.handoff.delegation.arguments import HandoffArguments, TaskArguments
+from langgraph_takeover.handoff.delegation_request import HandoffArguments, TaskArguments
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.notes.structured_note import render_structured_note
 from langgraph_takeover.handoff.prompts import load_prompt
-from langgraph_takeover.handoff.records.payload import Mode
+from langgraph_takeover.handoff.records.envelope import Mode
 from langgraph_takeover.handoff.records.record import HandoffRecord, Review, TaskBrief
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import HandoffPoint

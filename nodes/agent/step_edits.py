@@ -10,8 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, convert_
 from pydantic import TypeAdapter, ValidationError
 
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, ActionProtocol, Event, write_action
 from langgraph_takeover.nodes.context.settings import shorten_value
 from langgraph_takeover.nodes.events import (
     count_further_calls,

@@ -12,11 +12,11 @@ from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.acceptance import Receiver, find_refusal, parse_understanding
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, LateConfirmationError
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Refusal, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.agent.lifecycle import build_instructions
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import add_usage, report_progress, report_wait

@@ -16,8 +16,7 @@ from langgraph.runtime import Runtime
 from langgraph_takeover.base.failures import get_logger
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import HandoffPoint
+from langgraph_takeover.handoff.trace.events import Action, HandoffPoint
 from langgraph_takeover.nodes.agent.lifecycle import build_delegate_tool, can_delegate
 from langgraph_takeover.nodes.agent.steps import NodeSteps
 from langgraph_takeover.nodes.context.settings import (

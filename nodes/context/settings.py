@@ -16,8 +16,8 @@ from typing_extensions import TypedDict
 
 from langgraph_takeover.base.failures import ObserverErrors
 from langgraph_takeover.base.values import Frozen, TakeoverError
-from langgraph_takeover.handoff.ledger.stops import StopMode
-from langgraph_takeover.handoff.records.payload import Mode
+from langgraph_takeover.handoff.ledger.leases import StopMode
+from langgraph_takeover.handoff.records.envelope import Mode
 from langgraph_takeover.handoff.trace.events import PointKind, Usage
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent
 from langgraph_takeover.nodes.context.options import AgentOptions

@@ -12,8 +12,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from langgraph_takeover.base.values import Frozen, TakeoverError
-from langgraph_takeover.handoff.trace.action import ActionProtocol
-from langgraph_takeover.handoff.views.team import PassReason, TurnPass
+from langgraph_takeover.handoff.trace.events import ActionProtocol
+from langgraph_takeover.handoff.views.team_views import PassReason, TurnPass
 
 
 class UnknownAgentError(TakeoverError, LookupError):

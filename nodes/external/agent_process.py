@@ -22,9 +22,9 @@ from langgraph_takeover.handoff.agents.adapter import (
     NativeSession,
     is_session_id,
 )
-from langgraph_takeover.handoff.agents.session_files import TELEMETRY_MARK, read_json_lines
-from langgraph_takeover.handoff.readers.external.codex_scripts.records import Payload
-from langgraph_takeover.handoff.readers.recorded_run import to_mapping
+from langgraph_takeover.handoff.agents.codex_rollouts import Payload
+from langgraph_takeover.handoff.agents.native_sessions import TELEMETRY_MARK, read_json_lines
+from langgraph_takeover.handoff.recordings.recorded_run import to_mapping
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.apis.wire_turns import count_results, limit_usage

@@ -8,21 +8,16 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
-from langgraph_takeover.handoff.readers.external.branches import BackgroundCommands, CommandResult
-from langgraph_takeover.handoff.readers.external.codex_scripts.records import (
-    Payload,
-    ScriptHistory,
-    assign_records,
-)
-from langgraph_takeover.handoff.readers.external.codex_scripts.results import (
+from langgraph_takeover.handoff.agents.codex_rollouts import Payload, ScriptHistory, assign_records
+from langgraph_takeover.handoff.agents.codex_script_results import (
     SCRIPT_TOOL,
     WAIT_TOOL,
     ObservedCall,
     list_nested,
 )
-from langgraph_takeover.handoff.readers.open_calls import OpenCalls
-from langgraph_takeover.handoff.readers.tool_names import normalize_call
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.recordings.branches import BackgroundCommands, CommandResult
+from langgraph_takeover.handoff.recordings.tool_calls import OpenCalls, normalize_call
+from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.nodes.session.observation import CallResult
 
 

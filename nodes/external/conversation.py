@@ -19,12 +19,11 @@ from langgraph_takeover.handoff.agents.adapter import (
     NativeSession,
     is_session_id,
 )
-from langgraph_takeover.handoff.agents.session_steps import HISTORY_CALL_PREFIX, list_session_steps
+from langgraph_takeover.handoff.agents.native_sessions import HISTORY_CALL_PREFIX, list_session_steps
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
-from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import Usage
-from langgraph_takeover.handoff.views.names import CONTINUATION
-from langgraph_takeover.handoff.views.recall import EVENT_FILES, build_event_files
+from langgraph_takeover.handoff.trace.events import Action, Usage
+from langgraph_takeover.handoff.views.common import EVENT_FILES, build_event_files
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
 from langgraph_takeover.nodes.events import add_usage, find_spent_limit

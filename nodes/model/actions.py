@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover.base.untrusted_input import parse_json
-from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
-from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, ActionProtocol, write_action
 from langgraph_takeover.nodes.model.markup import (
     SHELL_LANGUAGES,
     CodeBlock,

@@ -9,8 +9,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 
-from langgraph_takeover.handoff.text.chat_markup import remove_thoughts
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.text.skeleton import remove_thoughts
 from langgraph_takeover.nodes.model.provider_fields import (
     ENDPOINT,
     drop_foreign_fields,

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import JsonValue
 
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, model_calls
-from langgraph_takeover.handoff.ledger.model_calls import UnsavedCalls
+from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, effects
+from langgraph_takeover.handoff.ledger.effects import UnsavedCalls
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.detector_state import DetectorState
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
@@ -49,7 +49,7 @@ class CallLog:
         A step can make several calls, or none. Those of a model that is no LLM cost nothing.
         """
         if not self._has_read:
-            self._left, self._has_read = model_calls.read_unsaved_calls(self._lease), True
+            self._left, self._has_read = effects.read_unsaved_calls(self._lease), True
         left = self._left
         earlier = self._unsaved + self._count.billable if self._count is not None else 0
         self._step = step
@@ -62,7 +62,7 @@ class CallLog:
         self._note(self._unsaved + billable + 1)
 
     def _note(self, calls: int) -> None:
-        model_calls.note_calls(self._lease, self._step, calls)
+        effects.note_calls(self._lease, self._step, calls)
         self._left, self._has_noted = None, True
 
     def end_step(self) -> None:
@@ -79,13 +79,13 @@ class CallLog:
         calls = self._unsaved + count.billable
         self._left = UnsavedCalls(self._step, calls) if calls else None
         with contextlib.suppress(LedgerUnavailableError):
-            model_calls.keep_calls(self._lease, calls)
+            effects.keep_calls(self._lease, calls)
 
     def close(self) -> None:
         """Forget the calls, whose replies the checkpoints have."""
         if self._has_noted:
             with contextlib.suppress(LedgerUnavailableError):
-                model_calls.forget_calls(self._lease)
+                effects.forget_calls(self._lease)
 
 
 class TraceState:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from langgraph_takeover.base.failures import clean_up, end_block
-from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects, model_calls
+from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
+from langgraph_takeover.handoff.ledger import effects as model_calls
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey, Move
 from langgraph_takeover.handoff.ledger.leases import answer_request
 from langgraph_takeover.handoff.points import detectors

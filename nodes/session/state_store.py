@@ -11,7 +11,7 @@ from typing import Literal
 from langgraph_takeover.base.failures import sync_directory
 from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger import Lease, Ledger
-from langgraph_takeover.handoff.ledger import snapshots as ledger_snapshots
+from langgraph_takeover.handoff.ledger import effects as ledger_snapshots
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
@@ -42,7 +42,7 @@ class StateStore:
         self._backend = backend
 
     def find(self, state_id: str) -> Snapshot | None:
-        return ledger_snapshots.find(self._lease.ledger, state_id)
+        return ledger_snapshots.find_snapshot(self._lease.ledger, state_id)
 
     def load(self, state_id: str) -> Snapshot:
         """Return the snapshot of a state. Raises SnapshotNotFoundError."""

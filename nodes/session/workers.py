@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.ledger import FencedError, Lease, LedgerUnavailableError
-from langgraph_takeover.handoff.ledger.stops import RunStoppedError, StopMode
+from langgraph_takeover.handoff.ledger.leases import RunStoppedError, StopMode
 from langgraph_takeover.nodes.model.deadlines import Cancellation, WaitEndedError
 from langgraph_takeover.nodes.model.exchange import event_loop
 from langgraph_takeover.sandbox.backends.asynchronous import open_in_thread, run_in_pool

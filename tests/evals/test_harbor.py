@@ -11,9 +11,9 @@ import pytest
 
 from langgraph_takeover.evals.export import main as export
 from langgraph_takeover.evals.publish import main as publish
+from langgraph_takeover.handoff.agents.session_files import AGENTS
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.readers.external.session_files import AGENTS
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, TraceFormat, Usage
 from langgraph_takeover.sandbox.interface import FileChange
 

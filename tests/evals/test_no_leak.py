@@ -14,7 +14,7 @@ from langgraph_takeover.evals.tasks.grading import HandoffState
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views import VIEWS, Recipient
-from langgraph_takeover.handoff.views.recall import recall_events
+from langgraph_takeover.handoff.views.common import recall_events
 
 from .conftest import ROOT, RunCommand, read_rows
 

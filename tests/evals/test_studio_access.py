@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from langgraph_takeover import open_home
-from langgraph_takeover.handoff.ledger import snapshots
+from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.sandbox import default_backend
 
 from ..chat_server import ChatServer
@@ -260,7 +260,9 @@ def test_unisolated_threads_are_isolated_without_the_switch(tmp_path: Path) -> N
         server.start()
         values, live_sandbox = server.values(made), server.values(isolated)["sandbox_state"]
         with open_home(server.home) as home:
-            kept = [snapshots.find(home.ledger, each) for each in (values["sandbox_state"], live_sandbox)]
+            kept = [
+                effects.find_snapshot(home.ledger, each) for each in (values["sandbox_state"], live_sandbox)
+            ]
         assert [each.backend for each in kept if each] == ["process", "host"]
         update = {"sandbox_state": values["sandbox_state"], "stop_reason": None}
         server.run(isolated, input=None, command={"update": update, "goto": "think"})
@@ -275,8 +277,8 @@ def test_unisolated_threads_are_isolated_without_the_switch(tmp_path: Path) -> N
             snapshot = home.records.load(record).required_snapshot
             for thread in (isolated, taken, received):
                 found = [
-                    snapshots.find(home.ledger, each)
-                    for each in snapshots.list_state_ids(home.ledger, thread)
+                    effects.find_snapshot(home.ledger, each)
+                    for each in effects.list_state_ids(home.ledger, thread)
                 ]
                 later = [each for each in found if each and each.workspace != snapshot.workspace]
                 assert {each.backend for each in later} == {"host"}

@@ -11,8 +11,8 @@ import pytest
 from langgraph_takeover import open_home
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.readers.inference.actions import infer_changes
-from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.recordings.inferred_actions import infer_changes
+from langgraph_takeover.handoff.recordings.inferred_files import InferredFiles
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.trace.events import Event, Trace
 

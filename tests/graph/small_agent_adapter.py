@@ -23,11 +23,10 @@ from langgraph_takeover.agents import (
     Setup,
 )
 from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, Api, Asker
-from langgraph_takeover.handoff.agents.session_steps import list_session_steps
-from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.agents.native_sessions import list_session_steps, write_shell_command
+from langgraph_takeover.handoff.recordings.sessions import ToolResult
 from langgraph_takeover.handoff.trace.conversation import History
+from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.sandbox.interface import ProgramMount
 
 _EXIT = re.compile(r"exit (-?\d+)\n")

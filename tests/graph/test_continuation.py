@@ -7,7 +7,7 @@ import json
 import pytest
 
 from langgraph_takeover.errors import RecordError, UnknownViewError
-from langgraph_takeover.handoff.trace.action import Action, write_action
+from langgraph_takeover.handoff.trace.events import Action, write_action
 from langgraph_takeover.handoff.views import VIEWS
 
 from .conftest import DONE, EDIT, FIX, PROMPT, TEST, RunHarness, native_reply, parse_events, scripted_model

@@ -23,7 +23,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 
 from langgraph_takeover.graph.swarm import create_handoff_tool, create_recall_tool, import_records, to_swarm
-from langgraph_takeover.handoff.interop.swarm import build_latest_record, from_swarm
+from langgraph_takeover.handoff.interop.swarm_records import build_latest_record, from_swarm
 from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.handoff.text.fence import CLOSING, OPENING

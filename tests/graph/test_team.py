@@ -15,7 +15,7 @@ from langgraph_takeover.errors import SettingsError, UnknownAgentError
 from langgraph_takeover.graph.team import NODES
 from langgraph_takeover.handoff.ledger import HandedOverError
 from langgraph_takeover.handoff.text.fence import OPENING
-from langgraph_takeover.handoff.views.team import TurnPass, build_timeline
+from langgraph_takeover.handoff.views.team_views import TurnPass, build_timeline
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.team_turns import REFUSAL_MESSAGE
 from langgraph_takeover.protocol import roll_back

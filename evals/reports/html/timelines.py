@@ -26,14 +26,14 @@ from langgraph_takeover.evals.run.results import Results, load_record
 from langgraph_takeover.evals.run.rows import AgentRow, PredecessorRow, Takeover
 from langgraph_takeover.evals.run.settings.config import POINTS
 from langgraph_takeover.handoff import views
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.points.detector_state import DetectorState
 from langgraph_takeover.handoff.points.detectors import create_state, process_event
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import CLOSING
+from langgraph_takeover.handoff.trace.conversation import render_heading
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
-from langgraph_takeover.handoff.trace.rendering import render_heading
 from langgraph_takeover.handoff.views.common import load_instructions, render_task
-from langgraph_takeover.handoff.views.names import CONTINUATION
 
 _MAX_LABEL_LENGTH = 80
 _MAX_WRAPPING_LINES = 6

@@ -23,8 +23,8 @@ from langgraph_takeover.evals.reports.tables.switch_costs import (
     measure_switches,
 )
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.handoff.views.names import CONTINUATION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.evals.reports.collection import ReportData, display_names
-from langgraph_takeover.handoff.views.names import CONTINUATION
+from langgraph_takeover.handoff.names import CONTINUATION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,7 @@ from langgraph_takeover.evals.reports.tables.selections import to_percent
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.rows import CountedTakeover, Takeover
-from langgraph_takeover.handoff.views.names import CONTINUATION
+from langgraph_takeover.handoff.names import CONTINUATION
 
 BUILT_IN = "built-in"
 OUTCOMES = ("converted", "shortened", "dropped")

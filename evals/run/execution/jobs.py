@@ -22,10 +22,10 @@ from langgraph_takeover.evals.run.settings.point_selection import (
     list_quotas,
 )
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.handoff.ledger import snapshots
+from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.ledger.database import Database
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
-from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.session.state_store import build_owner_name
 from langgraph_takeover.sandbox import gc
 from langgraph_takeover.sandbox.gc import CollectionRequest
@@ -67,7 +67,7 @@ def remove_stale_resources(config: RunConfig, paths: RunPaths, home: Home) -> No
     home.remove_unused_snapshots(is_exclusive=True)
     keep = paths.records.list_snapshot_locations()
     if keep is not None:
-        keep |= {snapshot.location for snapshot in snapshots.list_snapshots(home.ledger)}
+        keep |= {snapshot.location for snapshot in effects.list_snapshots(home.ledger)}
     sandbox.remove_stale_resources(config.sandbox, *_list_owners(config, home), kept_images=keep)
 
 

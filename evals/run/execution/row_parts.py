@@ -19,12 +19,12 @@ from langgraph_takeover.evals.run.measures.replies import (
 from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
 from langgraph_takeover.evals.run.rows import Fields
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
-from langgraph_takeover.handoff.records.left_out import MAX_SHOWN
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord, write_durably
+from langgraph_takeover.handoff.records.record_facts import MAX_SHOWN
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace
 from langgraph_takeover.handoff.views import Recipient, find_view, measure_view
-from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.repository import Patch

@@ -56,15 +56,15 @@ from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
 from langgraph_takeover.evals.tasks.verdicts import get_verdict
 from langgraph_takeover.handoff import prompts, views
 from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
+from langgraph_takeover.handoff.names import TakeoverView
 from langgraph_takeover.handoff.notes.contradictions import measure_soundness
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
-from langgraph_takeover.handoff.records.left_out import add_observed_changes
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
+from langgraph_takeover.handoff.records.record_facts import add_observed_changes
 from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Usage
-from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.agent.take_over import build_recipient
 from langgraph_takeover.nodes.model.calls import CallCount
 from langgraph_takeover.nodes.model.errors import ModelError

@@ -15,7 +15,7 @@ from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.rows import AgentRow, Takeover
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths, shorten_model_name
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.handoff.ledger import ThreadHeldError, acquire, snapshots
+from langgraph_takeover.handoff.ledger import ThreadHeldError, acquire, effects
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.nodes.context.options import AgentOptions, select_options
 from langgraph_takeover.nodes.model.errors import ModelError
@@ -53,7 +53,7 @@ def name_takeover(record_id: str, view: str, successor: str, repeat: int) -> str
 
 def release_snapshots(config: RunConfig, home: Home, task: Task, row: AgentRow) -> None:
     """Release the snapshots of a row's thread once the row is saved. The thread cannot resume afterwards."""
-    if row.is_failure or not snapshots.list_state_ids(home.ledger, name_thread(row)):
+    if row.is_failure or not effects.list_state_ids(home.ledger, name_thread(row)):
         return
     spec = RunPaths(home.directory).spec(config, task)
     # If a reader holds the thread, the resumed run tries again.

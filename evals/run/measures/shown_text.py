@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from langgraph_takeover.handoff.points.outcomes import clean_output
 from langgraph_takeover.handoff.shell.command_effects import list_shown_files
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
+from langgraph_takeover.handoff.shell.syntax import SimpleCommand, resolve_path
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.trace.events import Event
 

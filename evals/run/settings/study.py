@@ -16,8 +16,7 @@ from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.evals.models import parse_model_name, split_agent
 from langgraph_takeover.evals.run.settings.config import RunUsageError
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.handoff.agent_names import AGENT_NAMES
-from langgraph_takeover.handoff.views.names import CONTINUATION
+from langgraph_takeover.handoff.names import AGENT_NAMES, CONTINUATION
 
 TIERS = ("15 min - 1 hour", "1-4 hours")
 SEED = 20260430

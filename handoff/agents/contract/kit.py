@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from langgraph_takeover.handoff.agents.adapter import MAX_OUTPUT_BYTES, AgentAdapter, AgentOutput, Launch
-from langgraph_takeover.handoff.agents.session_files import has_results
+from langgraph_takeover.handoff.agents.native_sessions import has_results
 from langgraph_takeover.sandbox.untrusted_trees import list_matches
 
 _IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org")

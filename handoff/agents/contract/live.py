@@ -20,9 +20,8 @@ from langgraph_takeover.handoff.agents.contract.wire import (
     list_calls,
     read_messages,
 )
-from langgraph_takeover.handoff.agents.resume_markers import has_same_steps
-from langgraph_takeover.handoff.agents.session_steps import list_session_steps
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.agents.native_sessions import has_same_steps, list_session_steps
+from langgraph_takeover.handoff.trace.events import Action
 
 MARK = "hostile-settings-ran"
 """File in the repository that each hook, server and preloaded script makes."""

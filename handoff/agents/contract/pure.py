@@ -33,11 +33,10 @@ from langgraph_takeover.handoff.agents.contract.sessions import (
 )
 from langgraph_takeover.handoff.agents.contract.wire import list_calls, read_messages
 from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.readers.tool_names import normalize_call
+from langgraph_takeover.handoff.recordings.tool_calls import normalize_call
 from langgraph_takeover.handoff.text.fence import quote_text
-from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History, list_steps
-from langgraph_takeover.handoff.trace.events import Event, Trace
+from langgraph_takeover.handoff.trace.events import Action, Event, Trace
 
 SESSION_ID = "5d2ad6ea-3b0f-4c31-9f4e-2a5f6f3a7c11"
 

@@ -14,8 +14,7 @@ from langgraph_takeover.evals.models.factory import find_first_action
 from langgraph_takeover.evals.models.replay import ReplayModel, TrajectoryError, read_trajectory
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import Notes
-from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import Usage
+from langgraph_takeover.handoff.trace.events import Action, Usage
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.handoff.views.common import Recipient
 from langgraph_takeover.nodes.events import load_events

@@ -25,7 +25,7 @@ from langgraph_takeover.evals.models import ORACLE, ModelEntry, ModelPrice
 from langgraph_takeover.evals.studio import graphs
 from langgraph_takeover.evals.studio.forms import ChoiceError
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
-from langgraph_takeover.handoff.ledger import acquire, snapshots
+from langgraph_takeover.handoff.ledger import acquire, effects
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.nodes.state import AgentState
@@ -859,7 +859,7 @@ def test_a_missing_snapshot_is_reported_with_advice(studio: Studio) -> None:
     studio.run(thread, context=choices("notes"))
     checkpoint = studio.checkpoint(thread, 1, "think")
     with open_home(studio.home) as home:
-        snapshot = snapshots.find(home.ledger, studio.values_at(thread, checkpoint)["sandbox_state"])
+        snapshot = effects.find_snapshot(home.ledger, studio.values_at(thread, checkpoint)["sandbox_state"])
     assert snapshot is not None
     (archive,) = (studio.home / "snapshots").rglob(f"*{snapshot.digest}*/{snapshot.location}")
     archive.unlink()
@@ -868,7 +868,7 @@ def test_a_missing_snapshot_is_reported_with_advice(studio: Studio) -> None:
     assert error.endswith(f"the snapshot's archive is missing (restore it from a copy){advice}")
     with open_home(studio.home) as home:
         lease = acquire(home.ledger, thread)
-        snapshots.remove(lease, snapshots.list_state_ids(home.ledger, thread))
+        effects.remove(lease, effects.list_state_ids(home.ledger, thread))
         lease.release()
     error = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
     assert error.endswith(f"none was taken, or it was deleted{advice}")

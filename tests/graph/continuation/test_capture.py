@@ -13,9 +13,9 @@ import pytest
 
 from langgraph_takeover.agents import Capture, CaptureError
 from langgraph_takeover.graph.continuation.capture import select_point
+from langgraph_takeover.handoff.agents.session_files import SessionError
 from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import TraceError
-from langgraph_takeover.handoff.readers.external.session_files import SessionError
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.records.verification import Verification, verify_record
 from langgraph_takeover.handoff.trace.events import HandoffPoint

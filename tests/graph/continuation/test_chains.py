@@ -9,8 +9,8 @@ import pytest
 
 from langgraph_takeover.agents import Capture, prepare_continuation
 from langgraph_takeover.graph.continuation.undo import discard_record
-from langgraph_takeover.handoff.records.chain import list_chain_lines
 from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.handoff.records.record_facts import list_chain_lines
 from langgraph_takeover.handoff.views import VIEWS
 
 from ...agent_sessions import EDIT, FAILURE, write_claude_session, write_codex_session

@@ -10,8 +10,8 @@ import pytest
 
 from langgraph_takeover.agents import CaptureError, prepare_continuation
 from langgraph_takeover.base import untrusted_input
+from langgraph_takeover.handoff.agents.session_files import SessionError
 from langgraph_takeover.handoff.readers import TraceError
-from langgraph_takeover.handoff.readers.external.session_files import SessionError
 from langgraph_takeover.handoff.records.record import RecordStore
 
 from ...agent_sessions import (

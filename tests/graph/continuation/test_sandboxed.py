@@ -17,8 +17,8 @@ from langgraph_takeover import open_home
 from langgraph_takeover.graph.continuation import continue_record
 from langgraph_takeover.graph.continuation.continue_record import SandboxedContinuation, _choose_thread
 from langgraph_takeover.handoff.agents import ADAPTERS
-from langgraph_takeover.handoff.records.chain import list_chain_lines
 from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.handoff.records.record_facts import list_chain_lines
 from langgraph_takeover.handoff.records.verification import Verification, verify_record
 
 from ...agent_programs import find_test_command

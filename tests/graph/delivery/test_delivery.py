@@ -26,8 +26,7 @@ from langgraph_takeover.handoff.ledger import (
     acquire,
     handoffs,
 )
-from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
-from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
+from langgraph_takeover.handoff.ledger.handoffs import Handoff, KeyReusedError, list_transitions
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
 from langgraph_takeover.nodes.deliver import DeliveryPolicy

@@ -17,8 +17,8 @@ from langgraph_takeover.graph.checkpoints import savers
 from langgraph_takeover.graph.checkpoints.savers import open_saver
 from langgraph_takeover.graph.runs.stop_requests import drain_on_sigterm
 from langgraph_takeover.handoff.ledger import Ledger, acquire, database
+from langgraph_takeover.handoff.ledger.database import defer_signals
 from langgraph_takeover.handoff.ledger.leases import renew
-from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.nodes.model.deadlines import Cancellation
 
 WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")

@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.agents.adapter import (
 )
 from langgraph_takeover.handoff.agents.contract.histories import ORDINARY
 from langgraph_takeover.handoff.agents.contract.pure import SESSION_ID, make_launch
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Action
 
 TOOLS = {"tools": [{"name": "shell"}]}
 

@@ -6,7 +6,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 
 from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE
 from langgraph_takeover.handoff.agents.claude_code import ClaudeCode
-from langgraph_takeover.handoff.agents.resume_markers import has_same_steps, strip_resume_markers
+from langgraph_takeover.handoff.agents.native_sessions import has_same_steps, strip_resume_markers
 
 CONTEXT = "<system-reminder>\nToday is Monday.\n</system-reminder>\n"
 TASK = HumanMessage(f"{CONTEXT}\nFix it.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from langgraph_takeover.handoff.agents.contract.pure import make_launch
-from langgraph_takeover.handoff.agents.session_files import (
+from langgraph_takeover.handoff.agents.native_sessions import (
     derive_uuid,
     has_results,
     name_directory,

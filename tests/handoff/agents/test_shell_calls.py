@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.handoff.agents.contract.histories import HOSTILE_TEXTS
-from langgraph_takeover.handoff.agents.shell_calls import (
+from langgraph_takeover.handoff.agents.native_sessions import (
     has_shell_command,
     write_shell_command,
     write_view_arguments,
 )
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Action
 
 TEXTS = [each.replace("\0", "").replace("\ud800", "").replace("\r", "") for each in HOSTILE_TEXTS]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.handoff.delegation.dead_ends import list_proven_dead_ends
+from langgraph_takeover.handoff.delegation_selection import list_proven_dead_ends
 from langgraph_takeover.handoff.prompts import load_prompt
-from langgraph_takeover.handoff.records.payload import Payload
+from langgraph_takeover.handoff.records.envelope import Payload
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import CLOSING, OPENING
 from langgraph_takeover.handoff.trace.events import Event, apply_changes, compute_tree_digest

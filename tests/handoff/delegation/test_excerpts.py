@@ -5,11 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.delegation.selection import (
-    is_shown_whole,
-    list_excerpts,
-    measure_excerpts,
-)
+from langgraph_takeover.handoff.delegation_selection import is_shown_whole, list_excerpts, measure_excerpts
 
 from ...random_examples import examples
 

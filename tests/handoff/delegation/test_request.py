@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.handoff.delegation.arguments import (
+from langgraph_takeover.handoff.delegation_request import (
     DeadEndArgument,
     DelegationError,
     HandoffArguments,
     TaskArguments,
+    build_payload,
+    check_size,
     parse_tasks,
 )
-from langgraph_takeover.handoff.delegation.request import build_payload, check_size
-from langgraph_takeover.handoff.delegation.selection import build_read_cache, select_payload
-from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
+from langgraph_takeover.handoff.delegation_selection import build_read_cache, select_payload
+from langgraph_takeover.handoff.records.envelope import DeadEnd, Payload, RanCommand, ReadFile
 from langgraph_takeover.handoff.records.record import TaskBrief
 from langgraph_takeover.handoff.text.fence import CLOSING, OPENING
 from langgraph_takeover.handoff.trace.events import Event, FileRead

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.handoff.interop.sessions import (
+from langgraph_takeover.handoff.interop.session_records import (
     find_assigned_secrets,
     is_inside,
     join_task,

@@ -20,8 +20,8 @@ from langchain_core.messages import (
     messages_to_dict,
 )
 
-from langgraph_takeover.handoff.interop.recordings import list_handoff_points
-from langgraph_takeover.handoff.interop.swarm import (
+from langgraph_takeover.handoff.interop.session_records import list_handoff_points
+from langgraph_takeover.handoff.interop.swarm_records import (
     attach_record,
     build_latest_record,
     from_swarm,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.graph.checkpoints.savers import open_saver
-from langgraph_takeover.handoff.ledger import Ledger, acquire, database, snapshots, store
+from langgraph_takeover.handoff.ledger import Ledger, acquire, database, effects, store
 from langgraph_takeover.sandbox.interface import Snapshot
 
 SNAPSHOT = Snapshot(backend="process", base="b", location="l", digest="d", workspace="/w", shell_state="")
@@ -26,11 +26,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_readers_do_not_wait_for_writers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.2)
     ledger, other = Ledger(url), Ledger(url)
-    snapshots.save(acquire(ledger, "t"), "m", SNAPSHOT)
+    effects.save(acquire(ledger, "t"), "m", SNAPSHOT)
     with ledger.write_transaction() as connection:
         connection.execute(store.snapshots.delete())
-        assert snapshots.find(other, "m") == SNAPSHOT
-    assert snapshots.find(other, "m") is None
+        assert effects.find_snapshot(other, "m") == SNAPSHOT
+    assert effects.find_snapshot(other, "m") is None
 
 
 def test_twenty_concurrent_snapshot_writers_succeed(url: str) -> None:
@@ -41,13 +41,13 @@ def test_twenty_concurrent_snapshot_writers_succeed(url: str) -> None:
     def file(number: int) -> None:
         with ledger.lock_snapshots():
             within.append(number)
-            snapshots.save(acquire(ledger, str(number)), str(number), SNAPSHOT)
+            effects.save(acquire(ledger, str(number)), str(number), SNAPSHOT)
             assert within == [number]
             within.clear()
 
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(file, range(20)))
-    assert len(snapshots.list_snapshots(ledger)) == 20
+    assert len(effects.list_snapshots(ledger)) == 20
 
 
 def test_eight_threads_open_a_new_database_at_once(url: str) -> None:

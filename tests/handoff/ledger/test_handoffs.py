@@ -24,11 +24,13 @@ from sqlalchemy import update
 from langgraph_takeover.handoff.ledger import FencedError, HandedOverError, Ledger, acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import (
     ALLOWED_TRANSITIONS,
+    KEY_LIFETIME_S,
     TRANSFERRED_STATES,
     Handoff,
     HandoffNotFoundError,
     HandoffState,
     IllegalTransitionError,
+    KeyReusedError,
     LateConfirmationError,
     change_state,
     list_handoffs,
@@ -36,7 +38,6 @@ from langgraph_takeover.handoff.ledger.handoffs import (
     load,
     prepare,
 )
-from langgraph_takeover.handoff.ledger.idempotency import KEY_LIFETIME_S, KeyReusedError
 from langgraph_takeover.handoff.ledger.leases import ThreadNameError
 from langgraph_takeover.handoff.ledger.store import idempotency_keys
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding

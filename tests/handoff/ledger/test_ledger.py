@@ -26,8 +26,8 @@ from langgraph_takeover.handoff.ledger import (
     acquire,
     effects,
     leases,
-    snapshots,
 )
+from langgraph_takeover.handoff.ledger import effects as snapshots
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey
 from langgraph_takeover.handoff.ledger.leases import renew
 from langgraph_takeover.handoff.ledger.store import leases as rows
@@ -272,8 +272,8 @@ def test_snapshots_are_saved_found_and_removed(ledger: Ledger) -> None:
     snapshots.save(lease, "m1", SNAPSHOT.model_copy(update={"digest": "another"}))
     snapshots.save(lease, "m2", SNAPSHOT.model_copy(update={"digest": "e"}))
     snapshots.save(other, "m3", SNAPSHOT)
-    assert snapshots.find(ledger, "m1") == SNAPSHOT
-    assert snapshots.find(ledger, "m4") is None
+    assert snapshots.find_snapshot(ledger, "m1") == SNAPSHOT
+    assert snapshots.find_snapshot(ledger, "m4") is None
     assert snapshots.list_state_ids(ledger, "thread") == {"m1", "m2"}
     assert sorted(each.digest for each in snapshots.list_snapshots(ledger)) == ["d", "d", "e"]
     snapshots.remove(lease, ["m1", "m3"])

@@ -8,7 +8,7 @@ from langgraph_takeover.handoff.points.detectors import extract_evidence
 from langgraph_takeover.handoff.points.outcomes import clean_output, find_verdict, judge_output
 from langgraph_takeover.handoff.points.validation import classify, find_validations
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
-from langgraph_takeover.handoff.shell.runner_table import ValidationKind
+from langgraph_takeover.handoff.shell.runners import ValidationKind
 
 TRACEBACK = """Traceback (most recent call last):
   File "/testbed/{file}", line 3, in <module>

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from langgraph_takeover.handoff.readers.mini_swe_agent import extract_output
-from langgraph_takeover.handoff.readers.openhands.v0 import strip_runtime_suffix
+from langgraph_takeover.handoff.agents.mini_swe_agent import extract_output
+from langgraph_takeover.handoff.readers.openhands import strip_runtime_suffix
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
 
 Step = dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.readers.atif import parse_text_calls
-from langgraph_takeover.handoff.trace.atif import build_document
+from langgraph_takeover.handoff.trace.atif_documents import build_document
 from langgraph_takeover.handoff.trace.events import Trace
 
 from .atif_examples import EXAMPLES, TASK, call, document, keys, reply

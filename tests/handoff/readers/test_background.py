@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.handoff.readers import parse_trace
-from langgraph_takeover.handoff.readers.external.branches import BackgroundCommands, CommandResult
+from langgraph_takeover.handoff.recordings.branches import BackgroundCommands, CommandResult
 
 from ...agent_sessions import write_codex_session
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from langgraph_takeover.evals import detect
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import describe_left_out, parse_trace
-from langgraph_takeover.handoff.readers.external.branches import TreeRow, find_live_rows
+from langgraph_takeover.handoff.recordings.branches import TreeRow, find_live_rows
 from langgraph_takeover.handoff.trace.events import Trace
 
 SESSIONS = Path(__file__).parent / "sessions"

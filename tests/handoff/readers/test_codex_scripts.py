@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from langgraph_takeover.handoff.agents.codex_script_calls import find_calls
 from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import parse_trace, read_traces
-from langgraph_takeover.handoff.readers.external.codex_scripts.calls import find_calls
 from langgraph_takeover.handoff.trace.events import Trace
 
 SESSION = Path(__file__).parent / "sessions" / "codex-scripts.jsonl"

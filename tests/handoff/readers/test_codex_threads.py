@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.evals.cli.trace_files import find_trace_files
+from langgraph_takeover.handoff.agents import codex_rollouts
+from langgraph_takeover.handoff.agents.session_files import list_sessions, select_session
 from langgraph_takeover.handoff.readers import describe_left_out, read_traces
-from langgraph_takeover.handoff.readers.external import codex_threads
-from langgraph_takeover.handoff.readers.external.session_files import list_sessions, select_session
 from langgraph_takeover.handoff.trace.events import Trace
 
 FILES = sorted((Path(__file__).parent / "sessions" / "codex-rewound").iterdir())
@@ -99,7 +99,7 @@ def test_archived_and_copied_files(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_missing_file_is_named(home: Path, number: int) -> None:
     files = list_files(home)
-    name = codex_threads.parse_name(files[number])
+    name = codex_rollouts.parse_name(files[number])
     files[number].unlink()
     trace = read(files[3])
     assert name is not None
@@ -160,7 +160,7 @@ def test_a_base_of_wrong_form_is_a_missing_one(home: Path, base: dict[str, Any])
 
 
 def test_files_that_continue_each_other_end(home: Path) -> None:
-    segment = codex_threads.parse_name(FILES[1])
+    segment = codex_rollouts.parse_name(FILES[1])
     assert segment is not None
 
     def circle(rows: Rows) -> Rows:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.readers import parse_trace
-from langgraph_takeover.handoff.readers.external.contexts import separate_contexts
+from langgraph_takeover.handoff.recordings.sessions import separate_contexts
 from langgraph_takeover.handoff.text.media import count_missing_images, describe_media
 
 from ...random_examples import examples

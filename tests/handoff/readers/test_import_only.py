@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.handoff.interop.recordings import list_handoff_points
+from langgraph_takeover.handoff.agents.session_files import list_sessions, open_session
+from langgraph_takeover.handoff.interop.session_records import list_handoff_points
 from langgraph_takeover.handoff.readers import FORMATS, TraceError, parse_trace, read_traces
-from langgraph_takeover.handoff.readers.external.import_only.aider_edits import parse_edits
-from langgraph_takeover.handoff.readers.external.import_only.gemini_cli import parse_result
-from langgraph_takeover.handoff.readers.external.session_files import list_sessions, open_session
+from langgraph_takeover.handoff.readers.aider import parse_edits
+from langgraph_takeover.handoff.readers.gemini_cli import parse_result
 from langgraph_takeover.handoff.trace.events import Trace
 
 SESSIONS = Path(__file__).parent / "sessions"

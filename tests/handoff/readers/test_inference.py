@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.readers.inference import patches, sed
-from langgraph_takeover.handoff.readers.inference.actions import infer_changes
-from langgraph_takeover.handoff.readers.inference.content import (
+from langgraph_takeover.handoff.recordings import file_programs, in_place_edits
+from langgraph_takeover.handoff.recordings.inferred_actions import infer_changes
+from langgraph_takeover.handoff.recordings.inferred_content import (
     KnownLines,
     digest_content,
     full_text,
+    insert_lines,
+    replace_lines,
     unknown_content,
 )
-from langgraph_takeover.handoff.readers.inference.content_edits import insert_lines, replace_lines
-from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.recordings.inferred_files import InferredFiles
 from langgraph_takeover.handoff.trace.file_kinds import is_code
 
 from ...random_examples import examples
@@ -250,7 +251,7 @@ def test_inferred_sed_matches_real_sed(lines: list[str], program: str) -> None:
     content = unknown_content("base")
     known_lines.learn_file(content, lines)
     process = subprocess.run(["sed", program], input=text, capture_output=True, text=True, timeout=60)
-    result = full_text(sed.apply_sed(content, known_lines, program, extended=False), known_lines)
+    result = full_text(in_place_edits.apply_sed(content, known_lines, program, extended=False), known_lines)
     assert result is None or result == process.stdout
 
 
@@ -269,8 +270,8 @@ def test_unknown_lines_move_with_inserted_lines() -> None:
 
 
 def test_patterns_with_excessive_backtracking_are_rejected() -> None:
-    assert sed.compile_pattern("(a+)+b", extended=True) is None
-    assert sed.compile_pattern(".*x.*y.*z", extended=False) is None
+    assert in_place_edits.compile_pattern("(a+)+b", extended=True) is None
+    assert in_place_edits.compile_pattern(".*x.*y.*z", extended=False) is None
 
 
 def test_begin_patch_format() -> None:
@@ -278,7 +279,7 @@ def test_begin_patch_format() -> None:
         "*** Begin Patch\n*** Update File: a.py\n@@ def f\n one\n-two\n+three\n"
         "*** Add File: b.py\n+new\n*** Delete File: c.py\n*** End Patch\n"
     )
-    files = patches.parse_patch(text)
+    files = file_programs.parse_patch(text)
     assert [(p.path, p.is_new, p.is_deleted) for p in files] == [
         ("a.py", False, False),
         ("b.py", True, False),

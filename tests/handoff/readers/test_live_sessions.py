@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.handoff.interop.sessions import list_other_sessions
+from langgraph_takeover.handoff.agents.session_files import SessionFile, find_prompt
+from langgraph_takeover.handoff.interop.session_records import list_other_sessions
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import parse_trace
-from langgraph_takeover.handoff.readers.external.session_files import SessionFile, find_prompt
 from langgraph_takeover.handoff.text.tool_wrappers import find_rerun_alias, strip_wrapper
 from langgraph_takeover.handoff.trace.events import Trace
 

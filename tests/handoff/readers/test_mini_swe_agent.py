@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from langgraph_takeover.handoff.agents.mini_swe_agent import parse_result
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.points.outcomes import judge_output
 from langgraph_takeover.handoff.readers import parse_trace
-from langgraph_takeover.handoff.readers.mini_swe_agent import parse_result
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from langgraph_takeover.handoff.interop.live_detection import detect_points
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import parse_trace
-from langgraph_takeover.handoff.readers.open_calls import CallStep, OpenCalls, match_results
+from langgraph_takeover.handoff.recordings.tool_calls import CallStep, OpenCalls, match_results
 from langgraph_takeover.handoff.trace.events import Trace
 
 Turn = list[tuple[str, str, int | None]]

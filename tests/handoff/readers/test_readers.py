@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, messages_to_dict
 
+from langgraph_takeover.handoff.agents.session_files import AGENTS
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import FORMATS, TraceError, parse_trace, read_traces
-from langgraph_takeover.handoff.readers.external.session_files import AGENTS
-from langgraph_takeover.handoff.readers.tool_names import normalize_call
+from langgraph_takeover.handoff.recordings.tool_calls import normalize_call
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, action_indices
 
 from ...random_examples import examples

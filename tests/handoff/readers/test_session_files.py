@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.readers.external.session_files import (
+from langgraph_takeover.handoff.agents.session_files import (
     SessionError,
     list_sessions,
     open_session,
     select_session,
 )
+from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
 from ...conftest import skip_missing

@@ -19,9 +19,9 @@ from langgraph_takeover.evals.reports.detector_labels import (
     score_trace,
     sum_scores,
 )
+from langgraph_takeover.handoff.agents import claude_code, codex, opencode, qwen_code
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import TraceError, parse_trace, read_traces
-from langgraph_takeover.handoff.readers.external import claude_code, codex, opencode, qwen_code
 from langgraph_takeover.handoff.trace.conversation import build_messages, list_steps
 from langgraph_takeover.handoff.trace.events import Trace
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.handoff.readers import parse_trace
-from langgraph_takeover.handoff.readers.tool_names import find_unknown_form, normalize_call
+from langgraph_takeover.handoff.recordings.tool_calls import find_unknown_form, normalize_call
 
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** Add File: src/b.py\n+y = 1\n*** End Patch"
 SHELL = ("shell", {"command": "ls"})

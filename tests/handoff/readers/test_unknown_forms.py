@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
+from langgraph_takeover.handoff.interop.session_records import build_record, list_handoff_points
 from langgraph_takeover.handoff.readers import FORMATS, describe_warnings, parse_trace
-from langgraph_takeover.handoff.readers.tool_names import find_unknown_form, normalize_call
-from langgraph_takeover.handoff.trace.events import Trace
-from langgraph_takeover.handoff.trace.unknown_forms import (
+from langgraph_takeover.handoff.recordings.tool_calls import find_unknown_form, normalize_call
+from langgraph_takeover.handoff.trace.events import (
     MAX_FORMS,
     OTHER_FORMS,
+    Trace,
     count_forms,
     describe_unknown_forms,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.handoff.interop.sessions import make_replacement, move_session
+from langgraph_takeover.handoff.interop.session_records import make_replacement, move_session
 from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.trace.events import Trace

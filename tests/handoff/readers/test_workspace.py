@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.handoff.interop.recordings import list_handoff_points
+from langgraph_takeover.handoff.interop.session_records import list_handoff_points
 from langgraph_takeover.handoff.readers import describe_warnings, parse_trace
-from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
+from langgraph_takeover.handoff.recordings.workspace import Workspace, WorkspaceEvidence
 from langgraph_takeover.handoff.trace.events import Trace
 
 FAILED = "1 failed in 0.1s"

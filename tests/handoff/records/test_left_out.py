@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.handoff.records.left_out import NOT_SEEN, add_observed_changes, format_left_out
+from langgraph_takeover.handoff.records.record_facts import NOT_SEEN, add_observed_changes, format_left_out
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.sandbox.interface import FileChange
 from langgraph_takeover.sandbox.repository import UNRESOLVED, LeftOut, Patch

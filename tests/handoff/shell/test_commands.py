@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.readers.inference.shell import find_directory_after
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, normalize_path, resolve_path
+from langgraph_takeover.handoff.recordings.inferred_actions import find_directory_after
 from langgraph_takeover.handoff.shell.runners import find_runner
+from langgraph_takeover.handoff.shell.syntax import SimpleCommand, normalize_path, resolve_path
 from langgraph_takeover.handoff.shell.syntax_reader import find_place_after, parse_command
 
 

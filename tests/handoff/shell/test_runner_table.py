@@ -11,8 +11,7 @@ import pytest
 
 from langgraph_takeover.handoff.points.outcomes import judge_output
 from langgraph_takeover.handoff.points.validation import find_validations
-from langgraph_takeover.handoff.shell.runner_table import RUNNERS, Runner
-from langgraph_takeover.handoff.shell.runners import find_runner
+from langgraph_takeover.handoff.shell.runners import RUNNERS, Runner, find_runner
 
 _HEADER = re.compile(r"(?P<row>[^:#\n]+): (?P<outcome>\w+)(?: exit (?P<code>\d+))? \$ (?P<command>.+)")
 

@@ -51,7 +51,7 @@ from langgraph_takeover.handoff.text.note_fields import (
 )
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
 from langgraph_takeover.handoff.views import VIEWS, Recipient
-from langgraph_takeover.handoff.views.recall import recall_events
+from langgraph_takeover.handoff.views.common import recall_events
 from langgraph_takeover.sandbox.interface import FileChange
 
 from ...random_examples import examples

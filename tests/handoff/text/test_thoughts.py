@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.handoff.text.chat_markup import remove_thoughts
+from langgraph_takeover.handoff.text.skeleton import remove_thoughts
 
 
 @pytest.mark.parametrize(

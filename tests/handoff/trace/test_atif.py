@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.trace.atif import SuccessorDocument, build_document
+from langgraph_takeover.handoff.trace.atif_documents import SuccessorDocument, build_document
 from langgraph_takeover.handoff.trace.events import Continuation, Event, FileRead, HandoffPoint, Trace, Usage
 from langgraph_takeover.sandbox.interface import FileChange
 

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from langgraph_takeover.handoff.trace.file_kinds import is_code, is_script, is_source
-from langgraph_takeover.handoff.trace.languages import LANGUAGES, Language
+from langgraph_takeover.handoff.trace.file_kinds import LANGUAGES, Language, is_code, is_script, is_source
 
 
 @pytest.mark.parametrize("row", LANGUAGES, ids=lambda row: row.name)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.text.fence import CLOSING, OPENING
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.handoff.views.recall import MAX_ANSWER_CHARS, recall_events
+from langgraph_takeover.handoff.views.common import MAX_ANSWER_CHARS, recall_events
 
 from ...random_examples import examples
 from ..test_views import step

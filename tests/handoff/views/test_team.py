@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from langgraph_takeover.handoff.text.fence import CLOSING, OPENING
-from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
-from langgraph_takeover.handoff.views.team import (
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, ActionProtocol, Event, write_action
+from langgraph_takeover.handoff.views.team_views import (
     TurnPass,
     build_agent_messages,
     build_timeline,

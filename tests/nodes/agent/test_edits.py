@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.nodes.agent.step_edits import align_step_edit
 from langgraph_takeover.nodes.events import load_event
 from langgraph_takeover.nodes.model.actions import parse_action

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
 from langgraph_takeover.handoff.agents.contract.kit import AgentKit, AgentRun
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
 from langgraph_takeover.nodes.external.http import HeldRequest

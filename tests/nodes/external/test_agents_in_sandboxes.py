@@ -14,7 +14,7 @@ from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import Launch
 from langgraph_takeover.handoff.agents.contract.endpoint import ScriptedEndpoint
 from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply, list_calls, read_messages
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 from ...agent_programs import find_test_program

@@ -6,7 +6,7 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents import ADAPTERS
-from langgraph_takeover.handoff.readers.external.codex_scripts.records import Payload
+from langgraph_takeover.handoff.agents.codex_rollouts import Payload
 from langgraph_takeover.nodes.external.call_results import CallReader
 from langgraph_takeover.nodes.external.conversation import add_exit_codes
 from langgraph_takeover.nodes.state import AgentState

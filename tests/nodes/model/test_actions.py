@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
-from langgraph_takeover.handoff.trace.action import Action, write_action
+from langgraph_takeover.handoff.trace.events import Action, write_action
 from langgraph_takeover.nodes.model.actions import EDITOR_COMMANDS, UnreadableReply, parse_action
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 

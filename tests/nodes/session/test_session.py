@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.handoff.ledger import Ledger, acquire, effects, snapshots
+from langgraph_takeover.handoff.ledger import Ledger, acquire, effects
+from langgraph_takeover.handoff.ledger import effects as snapshots
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.records.record import RecordStore, TaskBrief
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.handoff.ledger import Ledger, acquire
-from langgraph_takeover.handoff.ledger.stops import RunStoppedError
+from langgraph_takeover.handoff.ledger.leases import RunStoppedError
 from langgraph_takeover.nodes.session.workers import AbortableWork, StopSignal
 
 

@@ -12,8 +12,7 @@ import pytest
 from langgraph_takeover import build_agent, open_home
 from langgraph_takeover.evals.models.replay import ReplayModel
 from langgraph_takeover.evals.models.scripted import Turn
-from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import Event, FileRead
+from langgraph_takeover.handoff.trace.events import Action, Event, FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.session.session import Session

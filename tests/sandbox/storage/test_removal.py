@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.handoff.readers.external.session_files import list_sessions
+from langgraph_takeover.handoff.agents.session_files import list_sessions
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.sandbox import gc, untrusted_trees
 from langgraph_takeover.sandbox.backends import processes

@@ -1,1 +1,0 @@
-"""Scripts of Codex: the calls in them, their results, and Codex's records of both."""

@@ -1,1 +1,0 @@
-"""Recorded runs of OpenHands, in the formats of its two generations."""

@@ -1,0 +1,1 @@
+"""Recorded runs of any agent: calls with results, sessions, and what their commands changed."""
