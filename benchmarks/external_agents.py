@@ -25,10 +25,9 @@ from benchmarks.figures import Figure, print_figures, print_progress, run_comman
 from benchmarks.testbed import make_testbed
 from langgraph_takeover import SandboxSpec, open_home, run, sandbox
 from langgraph_takeover.agents import ADAPTERS, AgentProgramError, ExternalAgent, external_agent
-from langgraph_takeover.handoff.agents.contract.endpoint import ScriptedEndpoint
-from langgraph_takeover.handoff.agents.contract.kit import AgentKit
-from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply
 from langgraph_takeover.handoff.trace.events import Action
+from langgraph_takeover.testing.agents.programs import AgentKit, ScriptedEndpoint
+from langgraph_takeover.testing.agents.wire import ScriptedReply
 
 _TASK = "Run the commands."
 _END = Action("finish", {"message": "Done."})

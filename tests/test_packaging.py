@@ -166,7 +166,7 @@ MISSING = {
         "from langgraph_takeover.sandbox.snapshots.transfer import import_snapshot; "
         "import_snapshot('s3://bucket/x', Path('store'))",
     ),
-    "contract": ("pytest", "import langgraph_takeover.sandbox.contract"),
+    "contract": ("pytest", "import langgraph_takeover.testing.sandboxes"),
     "langchain": ("langchain", "import langgraph_takeover.middleware"),
     "deepagents": ("deepagents", "import langgraph_takeover.deepagents"),
     "mcp": (

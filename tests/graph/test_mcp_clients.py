@@ -16,9 +16,9 @@ import pytest
 
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import Launch, NativeCall
-from langgraph_takeover.handoff.agents.contract.endpoint import ScriptedEndpoint
-from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply, list_calls, read_messages
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
+from langgraph_takeover.testing.agents.programs import ScriptedEndpoint
+from langgraph_takeover.testing.agents.wire import ScriptedReply, list_calls, read_messages
 
 from ..agent_programs import find_test_command
 from .conftest import RunHarness

@@ -14,7 +14,8 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import overlay
-from langgraph_takeover.sandbox.contract import (
+from langgraph_takeover.sandbox.interface import Sandbox
+from langgraph_takeover.testing.sandboxes import (
     Kit,
     clean_sandbox,
     fresh_sandbox,
@@ -22,7 +23,6 @@ from langgraph_takeover.sandbox.contract import (
     session_sandbox,
     store,
 )
-from langgraph_takeover.sandbox.interface import Sandbox
 
 from ..conftest import skip_missing
 
@@ -30,8 +30,8 @@ __all__ = ["clean_sandbox", "fresh_sandbox", "session_sandbox", "store"]
 
 
 _SLOW_ON_DOCKER = (
-    "langgraph_takeover.sandbox.contract.commands",
-    "langgraph_takeover.sandbox.contract.files",
+    "langgraph_takeover.testing.sandboxes.commands",
+    "langgraph_takeover.testing.sandboxes.files",
 )
 """Parts of the contract for which containers behave like `host`: the same shell, the same files."""
 _LONG = {

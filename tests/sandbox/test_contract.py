@@ -1,3 +1,3 @@
 """The contract on every backend."""
 
-from langgraph_takeover.sandbox.contract import *  # noqa: F403
+from langgraph_takeover.testing.sandboxes import *  # noqa: F403

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.sandbox.contract.files import *  # noqa: F403
-from langgraph_takeover.sandbox.contract.kit import Kit, check_output
-from langgraph_takeover.sandbox.contract.snapshots import *  # noqa: F403
 from langgraph_takeover.sandbox.snapshots import images
+from langgraph_takeover.testing.sandboxes.files import *  # noqa: F403
+from langgraph_takeover.testing.sandboxes.kit import Kit, check_output
+from langgraph_takeover.testing.sandboxes.saved_states import *  # noqa: F403
 
 from .conftest import open_kit
 

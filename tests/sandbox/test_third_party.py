@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 _THEIRS = '''
 import pytest
 from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.contract import *
+from langgraph_takeover.testing.sandboxes import *
 
 BROKEN = {broken!r}
 

@@ -18,10 +18,10 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import Launch, NativeCall
-from langgraph_takeover.handoff.agents.contract.endpoint import ScriptedEndpoint
-from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply, list_calls, read_messages
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.sandbox.backends import host
+from langgraph_takeover.testing.agents.programs import ScriptedEndpoint
+from langgraph_takeover.testing.agents.wire import ScriptedReply, list_calls, read_messages
 
 from ...agent_sessions import SECRET, TASK, describe_tree, make_repository, run_git
 from ...conftest import skip_missing, skip_missing_agent

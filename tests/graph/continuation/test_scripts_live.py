@@ -11,8 +11,8 @@ import pytest
 
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import Launch
-from langgraph_takeover.handoff.agents.contract.wire import SeenCall, list_calls
 from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.testing.agents.wire import SeenCall, list_calls
 
 from ...agent_sessions import TASK
 from ..test_codex_scripts import DONE, MODEL, script, serve, shell

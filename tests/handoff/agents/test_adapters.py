@@ -17,9 +17,9 @@ from langgraph_takeover.handoff.agents.adapter import (
     ProgramFiles,
     UnknownAgentProgramError,
 )
-from langgraph_takeover.handoff.agents.contract.histories import ORDINARY
-from langgraph_takeover.handoff.agents.contract.pure import SESSION_ID, make_launch
 from langgraph_takeover.handoff.trace.events import Action
+from langgraph_takeover.testing.agents.histories import ORDINARY
+from langgraph_takeover.testing.agents.pure import SESSION_ID, make_launch
 
 TOOLS = {"tools": [{"name": "shell"}]}
 

@@ -8,10 +8,10 @@ import pytest
 
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
-from langgraph_takeover.handoff.agents.contract import *  # noqa: F403
-from langgraph_takeover.handoff.agents.contract.histories import OPENING
-from langgraph_takeover.handoff.agents.contract.kit import AgentKit
-from langgraph_takeover.handoff.agents.contract.live import finish, run_to_end
+from langgraph_takeover.testing.agents import *  # noqa: F403
+from langgraph_takeover.testing.agents.histories import OPENING
+from langgraph_takeover.testing.agents.live import finish, run_to_end
+from langgraph_takeover.testing.agents.programs import AgentKit
 
 from ...agent_programs import find_test_program
 

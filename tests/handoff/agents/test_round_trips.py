@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from langgraph_takeover.handoff.agents import ADAPTERS
-from langgraph_takeover.handoff.agents.contract.pure import make_launch
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.trace.conversation import History, list_steps
 from langgraph_takeover.handoff.trace.events import Event, Trace
+from langgraph_takeover.testing.agents.pure import make_launch
 
 TEST = ("python -m pytest -q", "1 failed, 2 passed", 1)
 STEPS = (("ls", "a.py", 0), TEST, ("sh check.sh", "hidden by a script", None), ("make", "", 2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from langgraph_takeover.handoff.agents.contract.pure import make_launch
 from langgraph_takeover.handoff.agents.native_sessions import (
     derive_uuid,
     has_results,
@@ -13,6 +12,7 @@ from langgraph_takeover.handoff.agents.native_sessions import (
     read_result_lines,
     write_json_lines,
 )
+from langgraph_takeover.testing.agents.pure import make_launch
 
 
 def test_directories_have_claude_codes_names() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.handoff.agents.contract.histories import HOSTILE_TEXTS
 from langgraph_takeover.handoff.agents.native_sessions import (
     has_shell_command,
     write_shell_command,
     write_view_arguments,
 )
 from langgraph_takeover.handoff.trace.events import Action
+from langgraph_takeover.testing.agents.histories import HOSTILE_TEXTS
 
 TEXTS = [each.replace("\0", "").replace("\ud800", "").replace("\r", "") for each in HOSTILE_TEXTS]
 

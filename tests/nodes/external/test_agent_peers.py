@@ -13,8 +13,8 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.nodes.external.bridge_limits import AgentPeers, find_agent_peers
-from langgraph_takeover.sandbox.contract.listening import find_free_port
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
+from langgraph_takeover.testing.sandboxes.host_parts import find_free_port
 
 CONNECT = "exec 5<>/dev/tcp/127.0.0.1/{port}; read <&5"
 

@@ -16,7 +16,6 @@ from pydantic import SecretStr
 
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
-from langgraph_takeover.handoff.agents.contract.kit import AgentKit, AgentRun
 from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
@@ -24,6 +23,7 @@ from langgraph_takeover.nodes.external.http import HeldRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.model.calls import CallCount, ModelCall
 from langgraph_takeover.nodes.model.deadlines import Cancellation
+from langgraph_takeover.testing.agents.programs import AgentKit, AgentRun
 
 from ...agent_programs import find_test_program
 

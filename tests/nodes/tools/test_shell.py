@@ -9,8 +9,8 @@ import pytest
 from langgraph_takeover import sandbox
 from langgraph_takeover.nodes.tools.shell_command import execute_command
 from langgraph_takeover.sandbox.backends import host
-from langgraph_takeover.sandbox.contract import make_repository
 from langgraph_takeover.sandbox.interface import SandboxSpec
+from langgraph_takeover.testing.sandboxes import make_repository
 from tests.conftest import skip_missing
 
 

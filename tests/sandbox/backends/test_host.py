@@ -25,11 +25,11 @@ from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.backends.file_trees import OverlayTree, SavedDigests
 from langgraph_takeover.sandbox.backends.processes import find_descendants
 from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files
-from langgraph_takeover.sandbox.contract import Kit, check_output, run
 from langgraph_takeover.sandbox.interface import OutOfDiskError, Snapshot, SnapshotCorruptError
 from langgraph_takeover.sandbox.isolation import cgroups
 from langgraph_takeover.sandbox.isolation.freezer import NO_PROCESSES
 from langgraph_takeover.sandbox.untrusted_trees import remove_tree
+from langgraph_takeover.testing.sandboxes import Kit, check_output, run
 
 from ...conftest import skip_missing
 from ..conftest import open_kit

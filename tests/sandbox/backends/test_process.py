@@ -11,7 +11,7 @@ import pytest
 
 from langgraph_takeover.sandbox.backends.process import ProcessBackend
 from langgraph_takeover.sandbox.backends.processes import pause_processes
-from langgraph_takeover.sandbox.contract import Kit, check_output, run
+from langgraph_takeover.testing.sandboxes import Kit, check_output, run
 
 from ..conftest import open_kit
 

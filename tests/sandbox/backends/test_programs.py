@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import overlay
-from langgraph_takeover.sandbox.contract import PROGRAM, Kit, check_output, greet, make_program, run
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.testing.sandboxes import PROGRAM, Kit, check_output, greet, make_program, run
 
 from ...conftest import skip_missing
 from ..conftest import disable_overlays, open_kit

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from langgraph_takeover.sandbox.backends.bubblewrap import SHELL_PATH_INSIDE
-from langgraph_takeover.sandbox.contract.kit import Kit, check_output, run
+from langgraph_takeover.testing.sandboxes.kit import Kit, check_output, run
 
 from ..conftest import open_kit
 

@@ -20,7 +20,6 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox import docker_client
-from langgraph_takeover.sandbox.contract import check_output
 from langgraph_takeover.sandbox.interface import (
     OutOfDiskError,
     SandboxSpec,
@@ -28,6 +27,7 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
 )
 from langgraph_takeover.sandbox.snapshots import transfer
+from langgraph_takeover.testing.sandboxes import check_output
 
 from ...conftest import skip_missing
 

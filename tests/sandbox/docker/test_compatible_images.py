@@ -11,10 +11,10 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files
-from langgraph_takeover.sandbox.contract import check_output
 from langgraph_takeover.sandbox.docker_client import client
 from langgraph_takeover.sandbox.interface import SandboxSpec
 from langgraph_takeover.sandbox.repository import head_commit, patch_since
+from langgraph_takeover.testing.sandboxes import check_output
 
 OWNER = "test-compatible-images"
 CHANGES = ["USER 1000", "ENV HOME=/elsewhere", "WORKDIR /srv", 'ENTRYPOINT ["/bin/false"]']

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.sandbox.contract import check_output, run
 from langgraph_takeover.sandbox.isolation.freezer import (
     EarlierProcesses,
     describe_processes,
     record_processes,
 )
+from langgraph_takeover.testing.sandboxes import check_output, run
 
 from ..conftest import open_kit
 

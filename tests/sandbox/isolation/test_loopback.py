@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from langgraph_takeover.sandbox import docker_client
-from langgraph_takeover.sandbox.contract import find_free_port
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import namespaces
+from langgraph_takeover.testing.sandboxes import find_free_port
 
 from ...conftest import skip_missing
 

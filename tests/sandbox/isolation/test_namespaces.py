@@ -14,9 +14,9 @@ import pytest
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.backends.base import BackendSandbox
 from langgraph_takeover.sandbox.backends.host import HostBackend
-from langgraph_takeover.sandbox.contract import check_output, run
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import namespaces
+from langgraph_takeover.testing.sandboxes import check_output, run
 
 from ...conftest import skip_missing
 from ..conftest import open_kit

@@ -9,8 +9,8 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.changes.file_access import read_small_files
-from langgraph_takeover.sandbox.contract import run
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
+from langgraph_takeover.testing.sandboxes import run
 
 
 @pytest.fixture

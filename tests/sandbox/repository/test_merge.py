@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.contract import check_output, run
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 from langgraph_takeover.sandbox.repository import RepositoryError, head_commit, merge, patch_since
+from langgraph_takeover.testing.sandboxes import check_output, run
 
 LINES = "for n in 1 2 3 4 5 6 7 8 9; do echo line $n; done > pkg/lines.txt; "
 """A change that is never committed before the copies are made."""

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.contract import check_output, git, run
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 from langgraph_takeover.sandbox.repository import (
     UNRESOLVED,
@@ -20,6 +19,7 @@ from langgraph_takeover.sandbox.repository import (
     head_commit,
     patch_since,
 )
+from langgraph_takeover.testing.sandboxes import check_output, git, run
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ import pytest
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import host as host_backend
 from langgraph_takeover.sandbox.backends.base import make_restore_spec
-from langgraph_takeover.sandbox.contract.kit import Kit, check_output, run
 from langgraph_takeover.sandbox.interface import (
     MAX_SHELL_STATE_CHARS,
     Sandbox,
@@ -34,6 +33,7 @@ from langgraph_takeover.sandbox.shell_state import (
     render_restore_code,
 )
 from langgraph_takeover.sandbox.snapshots import bases
+from langgraph_takeover.testing.sandboxes.kit import Kit, check_output, run
 
 from ..conftest import open_kit
 

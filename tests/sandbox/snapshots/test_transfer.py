@@ -21,7 +21,6 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.changes.layers import LayerStack
-from langgraph_takeover.sandbox.contract import Kit, check_output
 from langgraph_takeover.sandbox.interface import (
     OutOfDiskError,
     SandboxUnavailableError,
@@ -30,6 +29,7 @@ from langgraph_takeover.sandbox.interface import (
 )
 from langgraph_takeover.sandbox.snapshots import archive_writer, transfer
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
+from langgraph_takeover.testing.sandboxes import Kit, check_output
 
 from ...conftest import skip_missing
 

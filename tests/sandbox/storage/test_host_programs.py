@@ -12,8 +12,8 @@ import pytest
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.backends import host, overlay
-from langgraph_takeover.sandbox.contract import run
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.testing.sandboxes import run
 
 from ...conftest import skip_missing
 

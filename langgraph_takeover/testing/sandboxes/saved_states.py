@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.sandbox.contract.kit import Kit, check_output, home_directory, run, temp_directory
 from langgraph_takeover.sandbox.interface import (
     Sandbox,
     SandboxUnavailableError,
     Snapshot,
     SnapshotCorruptError,
 )
+from langgraph_takeover.testing.sandboxes.kit import Kit, check_output, home_directory, run, temp_directory
 
 SUCCESSORS = 16
 CHAIN = 12

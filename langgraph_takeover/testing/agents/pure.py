@@ -19,24 +19,22 @@ from langgraph_takeover.handoff.agents.adapter import (
     NativeSession,
     is_session_id,
 )
-from langgraph_takeover.handoff.agents.contract.histories import (
-    EMPTY,
-    HISTORIES,
-    HOSTILE_TEXTS,
-    OPENING,
-    ORDINARY,
-)
-from langgraph_takeover.handoff.agents.contract.sessions import (
-    CHANGED_SESSIONS,
-    ChangedSession,
-    WrittenSession,
-)
-from langgraph_takeover.handoff.agents.contract.wire import list_calls, read_messages
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.recordings.tool_calls import normalize_call
 from langgraph_takeover.handoff.text.fence import quote_text
 from langgraph_takeover.handoff.trace.conversation import History, list_steps
 from langgraph_takeover.handoff.trace.events import Action, Event, Trace
+from langgraph_takeover.testing.agents.histories import (
+    CHANGED_SESSIONS,
+    EMPTY,
+    HISTORIES,
+    HOSTILE_TEXTS,
+    OPENING,
+    ORDINARY,
+    ChangedSession,
+    WrittenSession,
+)
+from langgraph_takeover.testing.agents.wire import list_calls, read_messages
 
 SESSION_ID = "5d2ad6ea-3b0f-4c31-9f4e-2a5f6f3a7c11"
 

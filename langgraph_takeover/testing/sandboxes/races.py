@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.sandbox.contract.kit import Kit, check_output, run
 from langgraph_takeover.sandbox.interface import Sandbox
+from langgraph_takeover.testing.sandboxes.kit import Kit, check_output, run
 
 _PAIRS = 100
 # Exchanges directories for symbolic links to a directory of the host, in processes that fork before they can be

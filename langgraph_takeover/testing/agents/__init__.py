@@ -2,7 +2,7 @@
 
 Use it in a pytest module with two fixtures:
 
-    from langgraph_takeover.handoff.agents.contract import *
+    from langgraph_takeover.testing.agents import *
 
     @pytest.fixture
     def adapter() -> AgentAdapter:
@@ -26,5 +26,5 @@ except ImportError as error:
 for _part in ("kit", "pure", "sessions", "live"):
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
-from langgraph_takeover.handoff.agents.contract.live import *  # noqa: E402, F403
-from langgraph_takeover.handoff.agents.contract.pure import *  # noqa: E402, F403
+from langgraph_takeover.testing.agents.live import *  # noqa: E402, F403
+from langgraph_takeover.testing.agents.pure import *  # noqa: E402, F403

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from langgraph_takeover.sandbox.changes.file_access import MAX_FILE_BYTES
-from langgraph_takeover.sandbox.contract.kit import FILES, check_output, home_directory, run, temp_directory
 from langgraph_takeover.sandbox.interface import FileAccessError, FileChange, Sandbox
+from langgraph_takeover.testing.sandboxes.kit import FILES, check_output, home_directory, run, temp_directory
 
 
 def digest(content: str | bytes) -> str:

@@ -2,7 +2,7 @@
 
 Use it in a pytest module of the back end:
 
-    from langgraph_takeover.sandbox.contract import *
+    from langgraph_takeover.testing.sandboxes import *
 
     @pytest.fixture(scope="session")
     def kit(tmp_path_factory):
@@ -37,12 +37,10 @@ for _part in (
 ):
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
-from langgraph_takeover.sandbox.contract.attacks import *  # noqa: E402, F403
-from langgraph_takeover.sandbox.contract.commands import *  # noqa: E402, F403
-from langgraph_takeover.sandbox.contract.files import *  # noqa: E402, F403
-from langgraph_takeover.sandbox.contract.kit import *  # noqa: E402, F403
-from langgraph_takeover.sandbox.contract.listening import *  # noqa: E402, F403
-from langgraph_takeover.sandbox.contract.programs import *  # noqa: E402, F403
-from langgraph_takeover.sandbox.contract.races import *  # noqa: E402, F403
-from langgraph_takeover.sandbox.contract.snapshots import *  # noqa: E402, F403
-from langgraph_takeover.sandbox.contract.timeouts import *  # noqa: E402, F403
+from langgraph_takeover.testing.sandboxes.attacks import *  # noqa: E402, F403
+from langgraph_takeover.testing.sandboxes.commands import *  # noqa: E402, F403  # noqa: E402, F403
+from langgraph_takeover.testing.sandboxes.files import *  # noqa: E402, F403
+from langgraph_takeover.testing.sandboxes.host_parts import *  # noqa: E402, F403  # noqa: E402, F403
+from langgraph_takeover.testing.sandboxes.kit import *  # noqa: E402, F403
+from langgraph_takeover.testing.sandboxes.races import *  # noqa: E402, F403
+from langgraph_takeover.testing.sandboxes.saved_states import *  # noqa: E402, F403

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.sandbox.contract.kit import FILES, Kit, check_output, run
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, SandboxUnavailableError
 from langgraph_takeover.sandbox.repository import RepositoryError, head_commit, patch_since
+from langgraph_takeover.testing.sandboxes.kit import FILES, Kit, check_output, run
 
 SECRET = f"secret-{secrets.token_hex(8)}"
 MEMORY_MB = 256

@@ -1,1 +1,0 @@
-"""Readers of external agents: Codex, Claude Code, Qwen Code and opencode, and the search for their sessions."""

@@ -1,0 +1,1 @@
+"""Contracts as tests for third parties: of any sandbox, and of any adapter of an external agent."""
