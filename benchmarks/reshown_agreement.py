@@ -21,10 +21,13 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from langgraph_takeover.evals.run.measures.rediscovery import (
     REDISCOVERY_KINDS,
+    PredecessorText,
+    StepText,
+    TextTotals,
     classify_events,
     collect_knowledge,
+    sum_text,
 )
-from langgraph_takeover.evals.run.measures.reshown import PredecessorText, StepText, TextTotals, sum_text
 from langgraph_takeover.evals.run.measures.shown_text import split_output
 from langgraph_takeover.handoff.points.detectors import compute_state
 from langgraph_takeover.handoff.readers import TraceError, read_traces

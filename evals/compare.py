@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from langgraph_takeover.evals.cli.extra import require_experiment
-from langgraph_takeover.evals.cli.runner import DONE, USAGE, SingleUseCommand, make_console
+from langgraph_takeover.evals.cli.runner import (
+    DONE,
+    USAGE,
+    SingleUseCommand,
+    make_console,
+    require_experiment,
+)
 from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, report_full_disk, run_app
 
 if TYPE_CHECKING:

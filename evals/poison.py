@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.options import OPTIONS
 from langgraph_takeover.evals.cli.runner import (
     DONE,
@@ -21,6 +20,7 @@ from langgraph_takeover.evals.cli.runner import (
     SingleUseCommand,
     is_explicit,
     make_console,
+    require_experiment,
     run_command,
     run_jobs,
 )
@@ -29,7 +29,7 @@ from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from langgraph_takeover.evals.injections.stages import InjectedRecord, InjectedTakeover, PoisonConfig
+    from langgraph_takeover.evals.injections.poison_runs import InjectedRecord, InjectedTakeover, PoisonConfig
     from langgraph_takeover.evals.tasks import Task
 
 SUMMARY_FILE = "poison.json"
@@ -87,7 +87,7 @@ def command(
 ) -> None:
     """Measure how often a successor follows text injected into a handoff."""
     require_experiment()
-    from langgraph_takeover.evals.injections.preparation import prepare_poison_run
+    from langgraph_takeover.evals.injections.poison_runs import prepare_poison_run
     from langgraph_takeover.sandbox.cli.program import program_name
 
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
@@ -113,7 +113,7 @@ def command(
 
 def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Path, *, workers: int) -> int:
     """Run the missing jobs and report. Return the exit code. `tasks` has the task of each record."""
-    from langgraph_takeover.evals.injections import stages
+    from langgraph_takeover.evals.injections import poison_runs
     from langgraph_takeover.evals.run.execution import threads
     from langgraph_takeover.evals.run.execution.executors import Job, open_local_executor
     from langgraph_takeover.evals.run.execution.jobs import open_run_directory
@@ -128,8 +128,8 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
         open_run_directory(config, out) as (paths, home, database),
         open_local_executor(workers) as executor,
     ):
-        injected = Journal(database, config.run_id, "injections", stages.InjectedRecord)
-        takeovers = Journal(database, config.run_id, "poison", stages.InjectedTakeover)
+        injected = Journal(database, config.run_id, "injections", poison_runs.InjectedRecord)
+        takeovers = Journal(database, config.run_id, "poison", poison_runs.InjectedTakeover)
         injected.drop_failures()
         takeovers.drop_failures()
         for task in {task.id: task for task in tasks.values()}.values():
@@ -141,13 +141,21 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
         for row in takeovers.rows():
             release(row)
         missing = [
-            Job(stages.create_injected_record, config, out, (tasks[record], record, name), (record, name))
+            Job(
+                poison_runs.create_injected_record, config, out, (tasks[record], record, name), (record, name)
+            )
             for record in config.records
             for name in config.injections
         ]
         run_jobs(console, executor, injected, missing)
         take_over = [
-            Job(stages.take_over_injected, config, out, (tasks[row.record], *row.key, view), (*row.key, view))
+            Job(
+                poison_runs.take_over_injected,
+                config,
+                out,
+                (tasks[row.record], *row.key, view),
+                (*row.key, view),
+            )
             for row in injected.rows()
             if row.outcome == "injected"
             for view in config.views

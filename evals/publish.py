@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from langgraph_takeover.base.untrusted_input import describe_error
-from langgraph_takeover.evals.cli.extra import require_experiment
-from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand, is_disk_full
+from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand, is_disk_full, require_experiment
 from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, report_full_disk, run_app
 
 if TYPE_CHECKING:
@@ -94,8 +93,8 @@ def command(
 def publish(results: Results, out: Path, *, trajectories: bool) -> str:
     """Write the dataset, whole or not at all. Return a summary of the files. Raises RunUsageError or OSError."""
     from langgraph_takeover.evals.reports.collection import collect_report_data
-    from langgraph_takeover.evals.reports.columns import build_table
     from langgraph_takeover.evals.reports.estimates import select_graded
+    from langgraph_takeover.evals.reports.tables.table_files import build_table
     from langgraph_takeover.evals.run.rows import STAGES
 
     rows = {name: getattr(results, name) for name in ("takeovers", "predecessors", "labels", "notes")}

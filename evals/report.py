@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from langgraph_takeover.base.untrusted_input import describe_error
-from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import (
     DISK_FULL,
     DONE,
@@ -20,6 +19,7 @@ from langgraph_takeover.evals.cli.runner import (
     SingleUseCommand,
     is_disk_full,
     make_console,
+    require_experiment,
 )
 from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run_app
 
@@ -84,8 +84,12 @@ def make_report(
     console: Console, results: Results, out: Path, url: str | None = None, *, with_page: bool = True
 ) -> int:
     """Write rows and summary into `out`, by default also tables, plots and page; print the table. Return the exit code."""
-    from langgraph_takeover.evals.reports.summary import summarize, write_summary
-    from langgraph_takeover.evals.reports.summary_table import print_paper_comparison, print_summary
+    from langgraph_takeover.evals.reports.summary import (
+        print_paper_comparison,
+        print_summary,
+        summarize,
+        write_summary,
+    )
 
     out.mkdir(parents=True, exist_ok=True)
     _export(results, out, url)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from langgraph_takeover.evals.cli import options as opt
-from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import (
     DONE,
     USAGE,
     SingleUseCommand,
     is_explicit,
     make_console,
+    require_experiment,
     run_command,
     run_jobs,
 )
@@ -128,7 +128,7 @@ def run(
     ):
         # These take as long as the workers take to start.
         from langgraph_takeover.evals.report import make_report
-        from langgraph_takeover.evals.run import reuse
+        from langgraph_takeover.evals.run import checks as reuse
         from langgraph_takeover.evals.run.execution import threads
         from langgraph_takeover.evals.run.execution.jobs import RunJobs
         from langgraph_takeover.evals.run.results import load_results
@@ -182,7 +182,8 @@ def print_plan(
     """Print the plan of a run, and the first error that would prevent it."""
     import tempfile
 
-    from langgraph_takeover.evals.run import checks, plan, plan_table, preparation
+    from langgraph_takeover.evals.run import checks, plan, preparation
+    from langgraph_takeover.evals.run import plan as plan_table
     from langgraph_takeover.evals.run.execution.jobs import RunJobs
     from langgraph_takeover.evals.run.journal import get_journals, open_journal
     from langgraph_takeover.evals.run.settings.config import CONFIG_FILE
@@ -229,7 +230,7 @@ def _choose_executor(options: TakeoverOptions) -> ExecutorChoice:
             raise RunUsageError(
                 "--workers: not for --executor ray, whose nodes set their number of slots (see `sandbox` in docs/cluster.md)"
             )
-        from langgraph_takeover.evals.cluster.executor import RayExecutor
+        from langgraph_takeover.evals.cluster.ray_executor import RayExecutor
 
         return RayExecutor(options.address or "auto", options.artifact_store, options.node_dir)
     if name != "local":

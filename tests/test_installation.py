@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from langgraph_takeover.evals.cli.extra import MODULES
+from langgraph_takeover.evals.cli.runner import MODULES
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 from langgraph_takeover.sandbox import default_backend
 

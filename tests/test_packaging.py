@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.evals.cli.extra import MODULES
+from langgraph_takeover.evals.cli.runner import MODULES
 
 from .wheels import ROOT, build_wheel, list_tracked_files
 
@@ -160,7 +160,7 @@ except ModuleNotFoundError:
 
 
 MISSING = {
-    "ray": ("ray", "from langgraph_takeover.evals.cluster.connection import connect; connect('auto')"),
+    "ray": ("ray", "from langgraph_takeover.evals.cluster.ray_executor import connect; connect('auto')"),
     "s3": (
         "s3fs",
         "from langgraph_takeover.sandbox.snapshots.transfer import import_snapshot; "

@@ -1,4 +1,4 @@
-"""Progress, errors and exit codes of the commands that run takeovers."""
+"""Progress, errors and exit codes of the commands that run takeovers, and the packages that they need."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,20 @@ if TYPE_CHECKING:
     from langgraph_takeover.evals.run.execution.executors import Executor, Job
     from langgraph_takeover.evals.run.journal import Journal
     from langgraph_takeover.evals.run.rows import Row
+
+MODULES = ("jinja2", "markupsafe", "matplotlib", "numpy", "pyarrow", "scipy", "swebench")
+"""The modules that the packages of the extra provide."""
+
+
+def require_experiment() -> None:
+    """Exit with one line unless the packages of the experiment are installed."""
+    if any(find_spec(name) is None for name in MODULES):
+        print(
+            "error: the experiment is not installed (pip install 'langgraph-takeover[evals]')",
+            file=sys.stderr,
+        )
+        raise SystemExit(USAGE)
+
 
 DONE, USAGE, INFRASTRUCTURE_FAILURES, DISK_FULL, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = (

@@ -1,6 +1,6 @@
 """Chat models of a run, selected by name."""
 
-from langgraph_takeover.evals.models.checks import check_model, check_recording, describe_ambiguous_models
+from langgraph_takeover.evals.models.endpoints import check_model, check_recording, describe_ambiguous_models
 from langgraph_takeover.evals.models.entries import (
     ModelEntry,
     ModelPrice,

@@ -74,7 +74,7 @@ def _fit_to_agent(script: ScriptedModel, model: ModelName, workspace: str) -> Ba
     """A scripted model, which calls the tools of an external agent if the name has one."""
     if not model.agent:
         return script
-    from langgraph_takeover.evals.models.agent_tools import AgentToolsModel
+    from langgraph_takeover.evals.models.scripted import AgentToolsModel
     from langgraph_takeover.handoff.agents import find_adapter
 
     return AgentToolsModel(script=script, adapter=find_adapter(model.agent), workspace=workspace)

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
 from langgraph_takeover.evals.reports.collection import ExcludedPoints, find_excluded_points
 from langgraph_takeover.evals.reports.estimates import read_values, select_graded
-from langgraph_takeover.evals.reports.paper.published_tables import list_studies
+from langgraph_takeover.evals.reports.published_tables import list_studies
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.rows import AgentRow, LabelRow, PredecessorRow, Takeover
 from langgraph_takeover.evals.run.settings.config import RunConfig
-from langgraph_takeover.evals.run.settings.point_selection import list_quotas
+from langgraph_takeover.evals.run.settings.study import list_quotas
 
 _COMPARED_SETTINGS = (
     *("points", "notes_model", "protocol", "max_steps", "max_tokens", "max_reply_tokens", "max_seconds"),

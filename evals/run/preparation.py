@@ -19,27 +19,25 @@ from langgraph_takeover.evals.run.settings.config import (
     RunUsageError,
     TakeoverOptions,
     find_changed_option,
+    keep_used_models,
     load_config,
+    load_models_option,
+    load_source_models,
     make_run_id,
     read_ids,
     read_points,
+    read_shard,
     read_views,
     remove_password,
 )
-from langgraph_takeover.evals.run.settings.entries import (
-    keep_used_models,
-    load_models_option,
-    load_source_models,
-    read_shard,
-)
 from langgraph_takeover.evals.run.settings.inputs import compute_inputs, find_input_difference
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
-from langgraph_takeover.evals.run.settings.point_selection import read_quotas
 from langgraph_takeover.evals.run.settings.study import (
     add_continuation,
     check_tiers,
     get_study,
     list_installed,
+    read_quotas,
 )
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks, locate_source
 from langgraph_takeover.handoff.names import AGENT_NAMES

@@ -32,9 +32,9 @@ from langgraph_takeover.evals.run.settings.config import (
     RunConfig,
     RunPaths,
     RunUsageError,
+    find_model_difference,
     load_config,
 )
-from langgraph_takeover.evals.run.settings.entries import find_model_difference
 from langgraph_takeover.evals.run.settings.inputs import find_changed_input
 from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError

@@ -10,8 +10,8 @@ import pytest
 
 from langgraph_takeover.evals.publish import main
 from langgraph_takeover.evals.reports.collection import collect_report_data
-from langgraph_takeover.evals.reports.columns import OTHER_FIELDS, format_page
 from langgraph_takeover.evals.reports.summary import summarize
+from langgraph_takeover.evals.reports.tables.table_files import OTHER_FIELDS, format_page
 from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.rows import STAGES
 
@@ -133,7 +133,9 @@ def test_a_fraction_in_a_count_is_named(published_rows: Path, tmp_path: Path) ->
 
 def test_the_page_of_columns_matches_the_code() -> None:
     page = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
-    assert format_page() == page, "python -m langgraph_takeover.evals.reports.columns >docs/columns.md"
+    assert format_page() == page, (
+        "python -m langgraph_takeover.evals.reports.tables.table_files >docs/columns.md"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,12 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langgraph_takeover.evals.reports.html.chunks import Chunk, TextPool
 from langgraph_takeover.evals.run.measures.rediscovery import (
     PredecessorKnowledge,
+    PredecessorText,
     RediscoveryKind,
+    StepText,
     classify_events,
     collect_knowledge,
 )
-from langgraph_takeover.evals.run.measures.reshown import PredecessorText, StepText
 from langgraph_takeover.evals.run.measures.shown_text import join_ranges, split_output
 from langgraph_takeover.evals.run.results import Results, load_record
 from langgraph_takeover.evals.run.rows import AgentRow, PredecessorRow, Takeover

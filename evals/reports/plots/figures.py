@@ -18,8 +18,9 @@ from langgraph_takeover.evals.reports.estimates import (
     quantile,
     read_values,
 )
-from langgraph_takeover.evals.reports.plots import agent_figures, debt_figures, style
-from langgraph_takeover.evals.reports.plots.agent_figures import TokenCurves, compute_curves
+from langgraph_takeover.evals.reports.plots import debt_figures, style
+from langgraph_takeover.evals.reports.plots import debt_figures as agent_figures
+from langgraph_takeover.evals.reports.plots.debt_figures import TokenCurves, compute_curves
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError, Picture, row_titles, view_style
 from langgraph_takeover.evals.reports.tables.switch_costs import is_agent_study
 from langgraph_takeover.evals.run.results import Results

@@ -16,14 +16,14 @@ from langgraph_takeover.evals.reports.collection import (
     read_states_by_regression,
 )
 from langgraph_takeover.evals.reports.estimates import read_values
-from langgraph_takeover.evals.reports.paper.published_tables import (
+from langgraph_takeover.evals.reports.published_tables import (
     ALL,
     PublishedTable,
     list_studies,
     load_published_tables,
 )
 from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, trust_tables
-from langgraph_takeover.evals.reports.tables.notes_table import build_notes_table
+from langgraph_takeover.evals.reports.tables.debt_tables import build_notes_table
 from langgraph_takeover.evals.reports.tables.selections import (
     Columns,
     Rows,
@@ -42,7 +42,7 @@ PAPER_COLUMNS = (
     *("paper, lowest", "paper, highest", "ours", "difference"),
 )
 _NOTES = (
-    "The paper's numbers are as published (evals/reports/paper/tables.yaml). The paper reports results by combination of models. "
+    "The paper's numbers are as published (evals/reports/tables.yaml). The paper reports results by combination of models. "
     "If our successor's name contains qwen, gemma or devstral, it is compared with the combination that has that successor (in "
     "the paper's table 5, that predecessor); else lowest and highest cover all combinations. The paper's table 4 has only Qwen to "
     "Qwen. Its tables 1 and 7 cover three successors.",

@@ -13,9 +13,8 @@ from langgraph_takeover.evals.run.execution import stages
 from langgraph_takeover.evals.run.execution.executors import Job
 from langgraph_takeover.evals.run.journal import Journal, Journals, lock_output, open_journal
 from langgraph_takeover.evals.run.rows import Row
-from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
-from langgraph_takeover.evals.run.settings.entries import Shard, read_shard
-from langgraph_takeover.evals.run.settings.point_selection import (
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths, Shard, read_shard
+from langgraph_takeover.evals.run.settings.study import (
     ReachedPoint,
     choose_points,
     describe_shortages,

@@ -8,7 +8,12 @@ from collections import Counter
 from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover import Outcome
-from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS, classify_events
+from langgraph_takeover.evals.run.measures.rediscovery import (
+    REDISCOVERY_KINDS,
+    PredecessorText,
+    classify_events,
+    sum_text,
+)
 from langgraph_takeover.evals.run.measures.replies import (
     compute_cost_usd,
     count_empty_replies,
@@ -16,7 +21,6 @@ from langgraph_takeover.evals.run.measures.replies import (
     describe_empty_replies,
     is_counted,
 )
-from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
 from langgraph_takeover.evals.run.rows import Fields
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.handoff.names import CONTINUATION

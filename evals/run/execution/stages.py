@@ -52,8 +52,7 @@ from langgraph_takeover.evals.run.rows import (
 )
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
-from langgraph_takeover.evals.tasks.verdicts import get_verdict
+from langgraph_takeover.evals.tasks.grading import GradingError, Verdict, get_verdict
 from langgraph_takeover.handoff import prompts, views
 from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
 from langgraph_takeover.handoff.names import TakeoverView

@@ -14,8 +14,12 @@ from typing import cast
 from langgraph_takeover.evals.run.rows import Row
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths, make_run_id
 from langgraph_takeover.evals.tasks import Task, TaskSourceError
-from langgraph_takeover.evals.tasks.grading import GradingError, NoResultError
-from langgraph_takeover.evals.tasks.verdicts import compute_key, grade_with_retries
+from langgraph_takeover.evals.tasks.grading import (
+    GradingError,
+    NoResultError,
+    compute_key,
+    grade_with_retries,
+)
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import SandboxSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from langgraph_takeover.evals.cluster.compatibility import collect_versions, find_difference
+from langgraph_takeover.evals.cluster.artifacts import collect_versions, find_difference
 from langgraph_takeover.evals.run.settings.config import RunConfig
 
 

@@ -6,8 +6,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from langgraph_takeover.evals.models.facts import TaskFacts, read_facts
-from langgraph_takeover.evals.models.knowledge import OracleKnowledge
-from langgraph_takeover.evals.models.oracle import OracleModel, choose_turn
+from langgraph_takeover.evals.models.oracle import OracleKnowledge, OracleModel, choose_turn
 from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.nodes.model.actions import parse_action

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from tenacity import stop_after_attempt
 
-from langgraph_takeover.evals.tasks import Task, verdicts
-from langgraph_takeover.evals.tasks.grading import NoResultError, Verdict, grade
-from langgraph_takeover.evals.tasks.verdicts import get_verdict
+from langgraph_takeover.evals.tasks import Task, grading
+from langgraph_takeover.evals.tasks.grading import NoResultError, Verdict, get_verdict, grade
 
 from .shop_task import FIXED, GOOD_TILL, KEPT, UNITTEST, Shop
 
@@ -62,7 +61,7 @@ def test_a_patch_without_result_is_unresolved_if_the_gold_patch_has_one(tmp_path
 def test_a_patch_that_imitates_a_failing_environment_is_unresolved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts.grade_with_retries.retry, "stop", stop_after_attempt(1))  # type: ignore[attr-defined]
+    monkeypatch.setattr(grading.grade_with_retries.retry, "stop", stop_after_attempt(1))  # type: ignore[attr-defined]
     shop = Shop(tmp_path, run=f"grep -q sum till.py || {{ echo Killed; exit 1; }}; {UNITTEST}")
     verdict = get_shop_verdict(shop, shop.make_patch("NOTE", "A note.\n"))
     assert (verdict.resolved, verdict.has_result) == (False, False)

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.evals.tasks import Task, load_tasks, verdicts
-from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
-from langgraph_takeover.evals.tasks.verdicts import MAX_TRIES, get_verdict
+from langgraph_takeover.evals.tasks import Task, grading, load_tasks
+from langgraph_takeover.evals.tasks.grading import MAX_TRIES, GradingError, Verdict, get_verdict
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec
 
 SOLVED = Verdict(resolved=True, detail="", fail_to_pass_failures=0, pass_to_pass_failures=0)
@@ -47,7 +46,7 @@ def test_every_input_of_a_verdict_is_part_of_the_cache_key(
         calls.append(str(arguments[1]))
         return SOLVED
 
-    monkeypatch.setattr(verdicts, "grade", grade_patch)
+    monkeypatch.setattr(grading, "grade", grade_patch)
     other = task.model_copy(update={"instance": {**task.instance, "FAIL_TO_PASS": "[]"}})
     for each, patch, network in (
         (task, "a", False),
@@ -88,7 +87,7 @@ def test_failed_gradings_are_retried(
             raise GradingError("the sandbox is gone")
         return SOLVED
 
-    monkeypatch.setattr(verdicts, "grade", fail_first)
+    monkeypatch.setattr(grading, "grade", fail_first)
     if failure_count < MAX_TRIES:
         assert get_verdict(task, "a", spec, tmp_path, "name").resolved
     else:
@@ -106,7 +105,7 @@ def test_a_full_disk_is_not_retried(
         calls.append("")
         raise OutOfDiskError("no space left")
 
-    monkeypatch.setattr(verdicts, "grade", fail_on_full_disk)
+    monkeypatch.setattr(grading, "grade", fail_on_full_disk)
     with pytest.raises(OutOfDiskError):
         get_verdict(task, "a", spec, tmp_path, "name")
     assert len(calls) == 1

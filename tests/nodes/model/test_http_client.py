@@ -428,7 +428,7 @@ def test_a_custom_http_client_is_not_replaced() -> None:
 
 @pytest.mark.timeout(60)
 def test_the_model_list_of_an_endpoint_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_takeover.evals.models.checks._LISTING_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("langgraph_takeover.evals.models.endpoints._LISTING_TIMEOUT_S", 0.5)
     for slow in (SLOW["header"], SLOW["body"]):
         with raw(slow) as (url, _):
             started = time.monotonic()

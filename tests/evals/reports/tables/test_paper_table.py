@@ -13,7 +13,7 @@ import pytest
 
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.estimates import Pair, mcnemar
-from langgraph_takeover.evals.reports.paper.published_tables import load_published_tables
+from langgraph_takeover.evals.reports.published_tables import load_published_tables
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.rows import Takeover

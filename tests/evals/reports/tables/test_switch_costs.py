@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
-from langgraph_takeover.evals.reports.plots import agent_figures, style
+from langgraph_takeover.evals.reports.plots import debt_figures, style
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.reports.tables.switch_costs import (
@@ -199,7 +199,7 @@ def test_the_heat_map_shows_every_pair(make_results: MakeResults) -> None:
     rows = [row for row in ROWS if row["outcome"] == "graded"]
     data = collect_report_data(make_results(rows))
     with style.plot_style():
-        figure = agent_figures.draw_agents(data)
+        figure = debt_figures.draw_agents(data)
     panels = {axis.get_xlabel(): axis for axis in figure.axes}
     assert list(panels) == ["successor, repository", "successor, transcript"]
     axis = panels["successor, transcript"]
@@ -215,10 +215,10 @@ def test_the_heat_map_shows_every_pair(make_results: MakeResults) -> None:
 def test_a_heat_map_without_pairs_says_why(make_results: MakeResults) -> None:
     without = [row for row in ROWS if row["view"] != "continuation"]
     with pytest.raises(EmptyPlotError, match=r"no continuation \(--study agents\)"):
-        agent_figures.draw_agents(collect_report_data(make_results(without)))
+        debt_figures.draw_agents(collect_report_data(make_results(without)))
     alone = [row for row in ROWS if row["view"] == "continuation"]
     with pytest.raises(EmptyPlotError, match="no takeover at a point with a continuation"):
-        agent_figures.draw_agents(collect_report_data(make_results(alone)))
+        debt_figures.draw_agents(collect_report_data(make_results(alone)))
 
 
 def test_labels_are_short_where_one_model_works_for_all() -> None:

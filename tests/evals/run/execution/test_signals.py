@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 
 _WRONG = """
-from langgraph_takeover.evals.run.execution.signals import exit_on_sigterm
+from langgraph_takeover.evals.run.execution.executors import exit_on_sigterm
 
 class Thing:
     def __del__(self):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.reshown_agreement import LabelledStep, measure_labelled_steps
-from langgraph_takeover.evals.run.measures.reshown import PredecessorText, StepText, TextTotals, sum_text
+from langgraph_takeover.evals.run.measures.rediscovery import PredecessorText, StepText, TextTotals, sum_text
 from langgraph_takeover.handoff.trace.events import Event
 
 from .shell_steps import build_steps

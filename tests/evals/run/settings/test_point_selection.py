@@ -6,16 +6,15 @@ from collections import Counter
 
 import pytest
 
-from langgraph_takeover.evals.run.settings.config import POINTS, RunUsageError
-from langgraph_takeover.evals.run.settings.entries import read_shard
-from langgraph_takeover.evals.run.settings.point_selection import (
+from langgraph_takeover.evals.run.settings.config import POINTS, RunUsageError, read_shard
+from langgraph_takeover.evals.run.settings.study import (
     Quota,
     ReachedPoint,
     choose_points,
     describe_shortages,
+    get_study,
     read_quotas,
 )
-from langgraph_takeover.evals.run.settings.study import get_study
 from langgraph_takeover.evals.tasks import Task
 
 

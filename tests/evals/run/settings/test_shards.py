@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.evals.run.settings.config import RunUsageError
-from langgraph_takeover.evals.run.settings.entries import read_shard
+from langgraph_takeover.evals.run.settings.config import RunUsageError, read_shard
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,17 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.base.telemetry import flush
-from langgraph_takeover.evals.cluster.artifacts import ArtifactStore
-from langgraph_takeover.evals.cluster.compatibility import Versions, collect_versions, find_difference
+from langgraph_takeover.evals.cluster.artifacts import (
+    ArtifactStore,
+    Versions,
+    collect_versions,
+    find_difference,
+)
 from langgraph_takeover.evals.models import ModelNameError
 from langgraph_takeover.evals.run.checks import check_run
 from langgraph_takeover.evals.run.execution import threads
-from langgraph_takeover.evals.run.execution.executors import Job
+from langgraph_takeover.evals.run.execution.executors import Job, handle_sigterm
 from langgraph_takeover.evals.run.execution.jobs import remove_stale_resources
-from langgraph_takeover.evals.run.execution.signals import handle_sigterm
 from langgraph_takeover.evals.run.preparation import usage_errors
 from langgraph_takeover.evals.run.rows import AgentRow, Fields, PredecessorRow, Row, Takeover
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths

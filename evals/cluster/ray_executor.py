@@ -1,20 +1,35 @@
-"""Run jobs as tasks of a Ray cluster: Ray schedules and retries them, the coordinator stores their rows."""
+"""Run jobs as tasks of a Ray cluster, on a pool of checked nodes."""
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
+import socket
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from langgraph_takeover.evals.cluster.artifacts import ArtifactStore
-from langgraph_takeover.evals.cluster.compatibility import collect_versions
-from langgraph_takeover.evals.cluster.connection import NODE_LABEL, RESOURCE, connect, disconnect
-from langgraph_takeover.evals.cluster.jobs import NODE_ERRORS, ClusterJob, ClusterRun, JobResult, run_job
+import ray
+from ray.exceptions import NodeDiedError, ObjectLostError, TaskUnschedulableError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from langgraph_takeover.evals.cluster.artifacts import ArtifactStore, collect_versions
+from langgraph_takeover.evals.cluster.ray_tasks import (
+    NODE_ERRORS,
+    STORE_HINT,
+    ClusterJob,
+    ClusterRun,
+    JobResult,
+    join_node,
+    leave_node,
+    run_job,
+)
 from langgraph_takeover.evals.run.execution import stages, threads
 from langgraph_takeover.evals.run.execution.executors import Executor, Job
 from langgraph_takeover.evals.run.rows import STAGES, Fields, Row
@@ -31,8 +46,212 @@ from langgraph_takeover.handoff.records.record import NOTES_FILE
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 
-if TYPE_CHECKING:
-    from langgraph_takeover.evals.cluster.pool import WorkerPool
+RESOURCE = "sandbox"
+"""The Ray resource of a node that counts its parallel jobs."""
+NODE_LABEL = "ray.io/node-id"
+_CONNECT_S = 5.0
+# Ray takes minutes to report that no cluster answers, so we open an HTTP/2 connection to the address first.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+_HTTP2_SETTINGS = 4
+
+
+class Node(NamedTuple):
+    """A living node that offers sandboxes."""
+
+    id: str
+    host: str
+    slots: int
+
+    @property
+    def name(self) -> str:
+        return self.id[:12]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.host})"
+
+
+def connect(address: str) -> None:
+    """Join the cluster as its driver. Raises RunUsageError."""
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # else Ray warns about variables that no sandbox has
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # else Ray prints pages of a lost node's log
+    try:
+        import ray
+    except ImportError as error:
+        raise RunUsageError(
+            "--executor ray: Ray is not installed (pip install 'langgraph-takeover[ray]')"
+        ) from error
+
+    disconnect()
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        if address != "auto":
+            _check_listener(address)
+        ray.init(address=address, log_to_driver=False, logging_level="CRITICAL")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RunUsageError(
+            f"--address: no Ray cluster answers at {address} ({reason}); start one: "
+            f"ray start --head --port=6379 --resources='{{\"{RESOURCE}\": 4}}'"
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def disconnect() -> None:
+    import ray
+
+    ray.shutdown()
+
+
+def _check_listener(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S) as connection:
+        connection.sendall(_HTTP2_PREFACE)
+        if connection.recv(9)[3:4] != bytes([_HTTP2_SETTINGS]):
+            raise ConnectionError("the listener is not a Ray head")
+
+
+def list_nodes() -> dict[str, Node]:
+    """The living nodes that offer sandboxes, by id."""
+    import ray
+
+    nodes = [
+        Node(node["NodeID"], node["NodeManagerHostname"], int(node["Resources"].get(RESOURCE, 0)))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return {node.id: node for node in nodes if node.slots}
+
+
+_LOST_NODE_ERRORS = (NodeDiedError, ObjectLostError, TaskUnschedulableError)
+"""The exceptions of Ray for a task on a lost node."""
+_CHECK_S = 180.0
+_CLEAN_UP_S = 120.0
+_POLL_S = 5.0
+
+
+class WorkerPool:
+    """The nodes of the cluster that one run uses. Raises RunUsageError if none can work."""
+
+    def __init__(self, run: ClusterRun) -> None:
+        self.run = ray.put(run)
+        self._store, self._token = ArtifactStore(run.store_url), run.token
+        self._updated_at = time.monotonic()
+        self.living_nodes = list_nodes()
+        self._known_ids = set(self.living_nodes)
+        self.ready_nodes: dict[str, Node] = {}
+        self.thread_nodes: dict[str, str] = {}
+        """The id of each thread's node."""
+        self.pending_checks: dict[Any, tuple[Node, float]] = {}
+        """Running checks: reference, node and deadline."""
+        self._prepared_nodes: dict[str, Node] = {}
+        if not self.living_nodes:
+            raise RunUsageError(
+                f"--executor ray: no node of the cluster offers {RESOURCE!r}; start nodes: "
+                f"ray start --address=HOST:PORT --resources='{{\"{RESOURCE}\": 4}}'"
+            )
+        self._start_checks(self.living_nodes.values(), prepare=False)
+        self._process_all_checks()
+
+    def prepare(self) -> None:
+        """Prepare the nodes' directories. Raises RunUsageError if no node can work any more."""
+        nodes, self.ready_nodes = self.ready_nodes, {}
+        self._start_checks(nodes.values(), prepare=True)
+        self._process_all_checks()
+
+    def update(self) -> None:
+        """Every few seconds, remove dead nodes, check new ones, and exclude those that do not answer."""
+        now = time.monotonic()
+        if now - self._updated_at < _POLL_S:
+            return
+        self._updated_at = now
+        for reference in [reference for reference, (_, end) in self.pending_checks.items() if end < now]:
+            self._exclude_silent(reference)
+        self.living_nodes = list_nodes()
+        self.ready_nodes = {id: node for id, node in self.ready_nodes.items() if id in self.living_nodes}
+        self._start_checks(
+            [node for id, node in self.living_nodes.items() if id not in self._known_ids], prepare=True
+        )
+        self._known_ids |= set(self.living_nodes)
+
+    def process_check(self, reference: Any) -> None:
+        """Accept or exclude a node after its check."""
+        node, _ = self.pending_checks.pop(reference)
+        try:
+            problem, threads = ray.get(reference)
+            if not problem and self._store.read(f"check/{node.name}") != self._token:
+                problem = f"its writes to the artifact store are not visible here; {STORE_HINT}"
+        except _LOST_NODE_ERRORS as error:
+            problem = f"the node was lost during its check: {describe_ray_error(error)}"
+        except Exception as error:  # any exception, if the node has another version of this package
+            problem = f"the node cannot run this package's check: {describe_ray_error(error)}"
+        if problem:
+            self.exclude(node, problem)
+        else:
+            self.ready_nodes[node.id] = node
+            self.thread_nodes |= dict.fromkeys(threads, node.id)
+
+    def exclude(self, node: Node, reason: str) -> None:
+        self.ready_nodes.pop(node.id, None)
+        print(f"excluded: node {node}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
+
+    def clean_up(self, *, remove: bool) -> None:
+        """Remove the run's files from its nodes, including those excluded later."""
+        living = list_nodes()
+        nodes = [node for id, node in self._prepared_nodes.items() if id in living]
+        ends = {_submit(node, leave_node, self.run, remove): node for node in nodes}
+        done = ray.wait(list(ends), num_returns=len(ends), timeout=_CLEAN_UP_S)[0] if ends else []
+        for reference, node in ends.items():
+            try:
+                if reference not in done:
+                    raise SandboxUnavailableError("the node does not answer")
+                ray.get(reference)
+            except _LOST_NODE_ERRORS:
+                continue  # a node that joins later on the same host cleans up
+            except Exception as error:  # continue with the other nodes
+                print(f"node {node} was not cleaned up: {describe_ray_error(error)}", file=sys.stderr)
+
+    def _start_checks(self, nodes: Iterable[Node], *, prepare: bool) -> None:
+        living = frozenset(node.name for node in self.living_nodes.values()) if prepare else None
+        end = time.monotonic() + _CHECK_S
+        for node in nodes:
+            self.pending_checks[_submit(node, join_node, self.run, living)] = node, end
+            if prepare:
+                self._prepared_nodes[node.id] = node
+
+    def _exclude_silent(self, reference: Any) -> None:
+        ray.cancel(reference, force=True)
+        self.exclude(self.pending_checks.pop(reference)[0], f"no answer within {_CHECK_S:.0f} s")
+
+    def _process_all_checks(self) -> None:
+        references = list(self.pending_checks)
+        done, silent = ray.wait(references, num_returns=len(references), timeout=_CHECK_S)
+        for reference in done:
+            self.process_check(reference)
+        for reference in silent:
+            self._exclude_silent(reference)
+        if not self.ready_nodes:
+            raise RunUsageError(
+                f"--executor ray: none of the {len(self.living_nodes)} nodes that offer {RESOURCE!r} can work here; "
+                "the reasons are listed above"
+            )
+
+
+def describe_ray_error(error: Exception) -> str:
+    """The first line of an error; if Ray wraps a task's error, of that error."""
+    lines = str(getattr(error, "cause", None) or error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def _submit(node: Node, function: Callable[..., Any], *arguments: Any) -> Any:
+    """A reference to the function's result on exactly that node."""
+    strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
+    remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(function)
+    return remote.remote(*arguments)
+
 
 _JOBS_PER_SLOT = 2
 """Submitted jobs per slot."""
@@ -84,8 +303,6 @@ class RayExecutor:
         self._store = ArtifactStore(f"{parent}/{config.run_id}")
         connect(self._address)
         try:
-            from langgraph_takeover.evals.cluster.pool import WorkerPool
-
             token, tasks = secrets.token_hex(16), tuple(map(_make_path_absolute, tasks))
             self._store.write("check/coordinator", token)
             versions = collect_versions(config, tasks)
@@ -211,8 +428,6 @@ class RayExecutor:
         """The row of a completed job, once all of its files have arrived."""
         import ray
         from ray.exceptions import RayError, RayTaskError
-
-        from langgraph_takeover.evals.cluster.pool import describe_ray_error
 
         job, _ = self._active_jobs.pop(reference)
         try:
