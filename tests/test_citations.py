@@ -91,7 +91,7 @@ def test_a_missing_file_is_detected() -> None:
         "docs/nothing*.md",
         "handoff/nowhere/",
     ]
-    assert find_missing("`contract/attacks.py` and `docs/*.md`, written to report.html") == []
+    assert find_missing("`sandboxes/attacks.py` and `docs/*.md`, written to report.html") == []
 
 
 def test_no_exception_is_left_over() -> None:

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = "langgraph_takeover"
 LAYERS = ("sandbox", "handoff", "nodes", "graph", "evals")
-MAX_NAMES = 14
+MAX_NAMES = 16
 """The maximum number of modules and sub-packages of a package; commands of `evals` do not count."""
 ENTRY_POINTS = ("handoff/__main__.py",)
 """Programs that call a layer further right; no module imports them."""
@@ -35,6 +35,8 @@ HOMES = {
 }
 PUBLIC_MODULES = {path.stem for path in (ROOT / PACKAGE).glob("[a-z]*.py")}
 """They join names of all layers."""
+BASE = sorted((ROOT / PACKAGE / "base").glob("*.py"))
+"""Values that all packages share. They import nothing of ours."""
 MODULES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if "suite" not in path.parts]
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
 
@@ -90,6 +92,13 @@ def _list_wrong_imports(path: Path) -> Iterator[str]:
             yield f"{_name(path)} imports {name} from all layers"
 
 
+@pytest.mark.parametrize("path", BASE, ids=lambda path: path.stem)
+def test_the_base_imports_nothing_of_ours(path: Path) -> None:
+    assert [
+        name for name in _read_imports(path) if name.startswith(f"{PACKAGE}.") and ".base." not in name
+    ] == []
+
+
 def test_only_public_names_of_langgraph_are_used() -> None:
     found = [
         f"{_name(path)} imports {name}"
@@ -129,7 +138,7 @@ def test_every_layer_has_modules() -> None:
 
 def test_a_class_name_means_one_thing() -> None:
     homes: dict[str, list[str]] = {}
-    for path in MODULES:
+    for path in (*BASE, *MODULES):
         for node in _list_nodes(path):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(_name(path))

@@ -21,6 +21,7 @@ from .wheels import ROOT, build_wheel, list_tracked_files
 
 PACKAGE = "langgraph_takeover"
 LAYERS = ("sandbox", "handoff", "nodes", "graph", "evals")
+PARTS = (f"{PACKAGE}/base", *LAYERS, f"{PACKAGE}/testing")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -196,14 +197,13 @@ def test_a_missing_extra_is_named(wheel_environment: Path, tmp_path: Path, extra
 
 
 SCOPES = {
-    "sandbox": ("otel",),
-    "sandbox/contract": ("contract",),
-    "handoff/agents/contract": ("contract",),
+    "langgraph_takeover/base": ("otel",),
+    "langgraph_takeover/testing": ("contract",),
     "sandbox/snapshots": ("s3",),
     "graph/checkpoints": ("postgres",),
     "graph/own_graphs": ("langchain", "deepagents"),
     "graph/mcp": ("mcp",),
-    "graph/studio": ("dev",),  # LangGraph's server imports it
+    "graph/langgraph_server.py": ("dev",),  # LangGraph's server imports it
     "evals": ("evals",),
     "evals/models": ("openai",),
     "evals/cluster": ("ray",),
@@ -218,12 +218,13 @@ def list_modules(package: str) -> list[Path]:
 
 
 @pytest.mark.cases(2)
-@pytest.mark.parametrize("layer", [*LAYERS, PACKAGE])
+@pytest.mark.parametrize("layer", [*PARTS, PACKAGE])
 def test_a_layer_imports_the_base_and_the_extras_of_its_scope(layer: str) -> None:
     modules = list_modules(layer) if layer != PACKAGE else list((ROOT / PACKAGE).glob("*.py"))
     assert modules
     for module in modules:
-        folders = [str(each.relative_to(ROOT)) for each in module.parents if each.is_relative_to(ROOT)]
+        places = (module, *module.parents)
+        folders = [str(each.relative_to(ROOT)) for each in places if each.is_relative_to(ROOT)]
         scope = next((folder for folder in folders if folder in SCOPES), None)
         allowed = BASE.union(*(read_extra(each) for each in SCOPES.get(scope or "", ())))
         for name in _list_imported_modules(module):
@@ -234,7 +235,7 @@ def test_no_dependency_is_declared_in_vain() -> None:
     """Of extras without a scope, such as `s3`, the user imports the packages, or other packages do."""
     used = {
         brought
-        for layer in LAYERS
+        for layer in PARTS
         for module in list_modules(layer)
         for name in _list_imported_modules(module)
         for brought in _distributions(name)

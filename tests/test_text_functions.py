@@ -23,7 +23,7 @@ from tests.test_patterns import measure_call
 
 _PURE = (
     "handoff/text", "handoff/notes", "handoff/trace", "sandbox/repository.py", "sandbox/shell_state.py",
-    "handoff/shell/windows.py", "handoff/readers/external/codex_scripts",
+    "handoff/shell/windows.py", "handoff/agents/codex_script_calls.py", "handoff/agents/codex_script_results.py",
 )  # fmt: skip
 _UNITS = (
     *_TEXTS, "a && ", "a | ", "a || b; ", "a & ", "$((", "((", "{ ", "`a ", "${", "if a; then ", "a() { b; }; ", "sudo ",

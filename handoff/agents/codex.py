@@ -104,7 +104,7 @@ def is_rollout(data: Any) -> bool:
 
 
 def read(rows: Sequence[Any], name: str) -> RecordedRun:
-    """Read the rows in order, without those that the user withdrew: turns rolled back, and rows marked by `codex_threads`.
+    """Read the rows in order, without those that the user withdrew: turns rolled back, and rows marked by `codex_rollouts`.
 
     Compaction only adds a row, so the calls before it are read as well.
     """

@@ -193,7 +193,7 @@ class RunConfig(Frozen, RunOptions):
     agent_programs: Mapping[str, str] = {}
     """Commands of external agents by name, where they are not those on PATH."""
     quotas: tuple[str, ...] = ()
-    """Numbers of handoff points by state, as `point_selection.read_quotas` reads them."""
+    """Numbers of handoff points by state, as `study.read_quotas` reads them."""
     sandbox: BackendName
 
     def describe_predecessor_limits(self) -> str | None:

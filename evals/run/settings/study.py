@@ -221,7 +221,7 @@ class Study(Frozen):
     max_points: int | None = None
     """Per predecessor."""
     quotas: tuple[str, ...] = ()
-    """Numbers of points by state, as `point_selection.read_quotas` reads them."""
+    """Numbers of points by state, as `read_quotas` reads them."""
     predecessors: int = 1
     """Number of models in the paper."""
     successors: int = 1
