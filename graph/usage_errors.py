@@ -36,6 +36,8 @@ class HandoffError(TakeoverError, ValueError):
 class RollbackError(TakeoverError, ValueError):
     """Checkpoint and snapshot cannot both be restored, or do not belong together."""
 
+    exit_code = 3
+
 
 class RecordNotTakenError(TakeoverError, LookupError):
     """The person has not taken the record."""

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from langgraph_takeover.base.values import Frozen, TakeoverError
 from langgraph_takeover.handoff.ledger import Ledger, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState, IllegalTransitionError
-from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
+from langgraph_takeover.handoff.notes.parsing import clean_reply, find_first_object
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import RESENDABLE_KINDS, parse_refusal_kind
 from langgraph_takeover.handoff.records.record import HandoffRecord
@@ -299,7 +299,7 @@ def _ask_supervisor(context: DeliveryContext, question: dict[str, Any]) -> Super
         reply = ask_with_schema(
             context.supervisor, messages, _DECISION_SCHEMA, timeout_s=_SUPERVISOR_TIMEOUT_S
         )
-        answer = find_first_object(remove_thoughts(reply.text), ("decision",)) or {}
+        answer = find_first_object(clean_reply(reply.text), ("decision",)) or {}
         return SupervisorDecision(decision=answer.get("decision"), reason=str(answer.get("reason", ""))[:500])
     except (ModelError, ContextWindowError) as error:
         return SupervisorDecision(decision="block", reason=f"the supervising agent failed: {error}"[:500])

@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
+from langgraph_takeover.base.texts import escape_surrogates
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.nodes.context.settings import AgentContext
@@ -336,11 +337,6 @@ def clip_text(text: str, limit: int) -> str:
     return (
         f"{head}\n[… {left_out:,} characters left out; request less, or write the output to a file …]\n{tail}"
     )
-
-
-def escape_surrogates(text: str) -> str:
-    """Return the text with bytes that are not UTF-8, as in old file names, written as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 ProgressKind = Literal[

@@ -23,6 +23,8 @@ _NAME_PATTERN = r"^([^/\x00.][^/\x00]*)?$"
 class SandboxUnavailableError(TakeoverError):
     """The sandbox itself failed or cannot be started; never a command's own failure."""
 
+    exit_code = 3
+
 
 class SnapshotCorruptError(SandboxUnavailableError, ValueError):
     """A snapshot is missing or does not match its digest."""
@@ -30,6 +32,8 @@ class SnapshotCorruptError(SandboxUnavailableError, ValueError):
 
 class OutOfDiskError(SandboxUnavailableError, OSError):
     """The disk has no space for a sandbox or a snapshot."""
+
+    exit_code = 4
 
 
 class FileAccessError(TakeoverError, OSError):

@@ -209,4 +209,7 @@ def _print_error(line: str, code: int) -> int:
 
 def is_disk_full(error: Exception) -> bool:
     """Whether the disk is full."""
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error)
+    return (
+        getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        or getattr(error, "exit_code", 0) == DISK_FULL
+    )

@@ -26,7 +26,6 @@ from langgraph_takeover.graph.cli.options import (
     open_existing_home,
     print_safely,
     print_table,
-    report_user_errors,
 )
 from langgraph_takeover.graph.cli.record_ids import (
     AgentHomeOption,
@@ -36,6 +35,7 @@ from langgraph_takeover.graph.cli.record_ids import (
     open_ledger,
     select_id,
 )
+from langgraph_takeover.sandbox.cli.program import report_errors
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.home import Home
@@ -152,8 +152,8 @@ ReasonOption = Annotated[str, Option("--reason", help="Reason for the history.")
 JsonOption = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
-def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
-    """Add the commands to an app that reports errors by `report_errors`."""
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands to an app."""
     commands: dict[str, tuple[Callable[..., None], str]] = {
         "list": (list_handoffs, _QUERY_EPILOG.format("list", "list --state blocked", ".[].id")),
         "history": (
@@ -172,17 +172,15 @@ def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
         **participant_commands._MCP_COMMANDS,
     }
     for name, (command, epilog) in commands.items():
-        app.command(name, epilog=epilog)(_with_error_reports(command, report_errors))
+        app.command(name, epilog=epilog)(_with_error_reports(command))
 
 
-def _with_error_reports(
-    command: Callable[..., None], report_errors: Callable[[], Any]
-) -> Callable[..., None]:
+def _with_error_reports(command: Callable[..., None]) -> Callable[..., None]:
     import functools
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> None:
-        with report_errors(), report_user_errors():
+        with report_errors():
             command(*args, **kwargs)
 
     return wrapper

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
+from langgraph_takeover.base.texts import escape_unprintable
 from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.graph.cli.handoff_commands import add_commands
-from langgraph_takeover.graph.cli.options import USER_HOME, report_user_errors
+from langgraph_takeover.graph.cli.options import USER_HOME
 from langgraph_takeover.graph.cli.record_ids import AgentHomeOption, RecordArgument, find_record, list_some
 from langgraph_takeover.sandbox.cli.program import (
+    DONE,
+    INFRASTRUCTURE_FAILURE,
     PlainApp,
     degrade_output,
+    exit_with,
     program_name,
+    report_errors,
     report_full_disk,
     run_app,
 )
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from langgraph_takeover.handoff.records.record import HandoffRecord
     from langgraph_takeover.handoff.records.verification import Verification
 
-DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
 app = PlainApp(
     no_args_is_help=True,
@@ -129,7 +131,7 @@ def show(
     as_json: Annotated[bool, Option("--json", help="Print JSON: the view as messages with roles.")] = False,
 ) -> None:
     """Print what a successor would see under --view; without it, the sizes of all."""
-    with _report_errors():
+    with report_errors():
         found = (
             _load_recording(record, point, workspace)
             if _is_recording(record)
@@ -153,7 +155,7 @@ def show(
         try:
             messages = find_view(view)(found, recipient)
         except UnknownViewError as error:
-            _exit_with_usage_error(f"--view: {error}")
+            exit_with(f"--view: {error}")
         sent = (
             json.dumps(display.to_openai_messages(messages), indent=1) + "\n"
             if as_json
@@ -181,20 +183,20 @@ def verify(
 
     # One invalid path must not hide the results of the others.
     several = len(records) > 1
-    with report_user_errors():
+    with report_errors():
         directories = [
             each.resolve() if several and each.is_dir() else find_record(str(each), home).directory
             for each in records
         ]
     whole = True
-    with _report_errors():
+    with report_errors():
         for directory in directories:
             with _show_status(f"verifying {directory.name}"):
                 found = verification.verify_record(directory)
             if found.problems:
                 whole = False
             print(
-                _escape_line(
+                escape_unprintable(
                     f"{directory.name}: {'; '.join(found.problems) or _describe_verification(found)}"
                 ),
                 flush=True,
@@ -223,15 +225,15 @@ def export(
     from langgraph_takeover.graph.continuation.working_tree import list_secret_files
     from langgraph_takeover.handoff.records import archive
 
-    with _report_errors(), report_user_errors():
+    with report_errors():
         directory = find_record(record, home).directory
         with _show_status(f"writing {url}"):
             size = archive.export_record(directory, url)
             secret_files = list_secret_files(directory)
-        print(_escape_line(f"{url}: {decimal(size)}"))
+        print(escape_unprintable(f"{url}: {decimal(size)}"))
         if secret_files:
             print(
-                _escape_line(
+                escape_unprintable(
                     f"It holds files that usually contain secrets: {list_some(secret_files)}. Keep it private."
                 )
             )
@@ -264,24 +266,24 @@ def import_(
         directory = (home or USER_HOME).expanduser() / "records"
         ensure_private_directory(directory.parent)
     if (directory / "records").is_dir():
-        _exit_with_usage_error(f"DIRECTORY: {directory}: the records are in {directory / 'records'}")
+        exit_with(f"DIRECTORY: {directory}: the records are in {directory / 'records'}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _exit_with_usage_error(f"DIRECTORY: {directory}: {describe_error(error)}")
-    with _report_errors():
+        exit_with(f"DIRECTORY: {directory}: {describe_error(error)}")
+    with report_errors():
         try:
             with _show_status(f"reading {url}"):
                 imported = archive.import_record(url, directory, replace=replace)
         except archive.RecordExistsError as error:
-            _exit_with_usage_error(f"{error} (--replace replaces it)")
+            exit_with(f"{error} (--replace replaces it)")
         print(imported)
 
 
 def _load_record(record: Path, home: Path | None, database: str | None) -> HandoffRecord:
     from langgraph_takeover.handoff.records.record import RecordStore
 
-    with report_user_errors():
+    with report_errors():
         found = find_record(str(record), home, database=database)
     known = RecordStore(found.directory.parent).load(found.id)
     return known.model_copy(update={"envelope": found.handoff.envelope}) if found.handoff else known
@@ -299,22 +301,20 @@ def _load_recording(path: Path, point: str | None, workspace: str) -> HandoffRec
     from langgraph_takeover.handoff.readers import TraceError, describe_warnings, read_traces
 
     if workspace and not workspace.startswith("/"):
-        _exit_with_usage_error(
-            f"--workspace: not an absolute path: {workspace:.200} (pass DIR of the recorded run)"
-        )
+        exit_with(f"--workspace: not an absolute path: {workspace:.200} (pass DIR of the recorded run)")
     try:
         run = next(iter(read_traces(path, workspace=workspace)), None)
         if run is None or isinstance(run, TraceError):
-            _exit_with_usage_error(f"RECORD: {run or f'{path}: no run in it'}")
+            exit_with(f"RECORD: {run or f'{path}: no run in it'}")
     except TraceError as error:
-        _exit_with_usage_error(f"RECORD: {error}")
+        exit_with(f"RECORD: {error}")
     for warning in describe_warnings(run):
-        print(_escape_line(f"warning: {path}: {warning}"), file=sys.stderr)
+        print(escape_unprintable(f"warning: {path}: {warning}"), file=sys.stderr)
     points = list_handoff_points(run)
     found = [each for each in points if each.kind == point] if point else points[-1:]
     if not found:
         names = ", ".join(each.kind for each in points) or "none: it has no events"
-        _exit_with_usage_error(f"--point: {path} does not reach {point or 'any point'} (its points: {names})")
+        exit_with(f"--point: {path} does not reach {point or 'any point'} (its points: {names})")
     return build_record(run, found[0])
 
 
@@ -328,47 +328,12 @@ def _write_output(text: str) -> None:
     sys.stdout.flush()
 
 
-@contextmanager
-def _report_errors() -> Iterator[None]:
-    """Report user-correctable errors in one line, without a traceback."""
-    from langgraph_takeover.handoff.records.record import RecordError
-    from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
-
-    try:
-        yield
-        sys.stdout.flush()
-    except (SandboxUnavailableError, RecordError) as error:
-        _exit(str(error), NO_SPACE if isinstance(error, OutOfDiskError) else INFRASTRUCTURE_FAILURE)
-    except OSError as error:
-        if error.filename is None or error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        _exit(f"{error.filename}: {describe_error(error)}", INFRASTRUCTURE_FAILURE)
-    except KeyboardInterrupt:
-        _exit("interrupted (run the same command again to continue)", INTERRUPTED)
-
-
-def _exit_with_usage_error(reason: str) -> NoReturn:
-    _exit(reason, USAGE)
-
-
-def _exit(reason: str, code: int) -> NoReturn:
-    start = "" if code == INTERRUPTED else "error: "
-    print(f"{start}{_escape_line(reason)}", file=sys.stderr)
-    raise typer.Exit(code) from None
-
-
-def _escape_line(text: str) -> str:
-    from langgraph_takeover.sandbox.cli.terminal import escape_text
-
-    return str(escape_text(text))
-
-
 def _show_status(action: str) -> Status:
     from rich.console import Console
 
-    from langgraph_takeover.sandbox.cli.terminal import escape_text
+    from langgraph_takeover.sandbox.cli.terminal import to_plain_text
 
-    return Console(file=sys.stderr, highlight=False).status(escape_text(action))
+    return Console(file=sys.stderr, highlight=False).status(to_plain_text(action))
 
 
 def _make_console() -> Console:
@@ -377,7 +342,7 @@ def _make_console() -> Console:
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
-add_commands(app, _report_errors)
+add_commands(app)
 
 
 def main(build_model: ModelBuilder) -> None:

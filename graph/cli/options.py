@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Option
 
 from langgraph_takeover.base.values import TakeoverError
@@ -52,39 +51,6 @@ UnisolatedOption = Annotated[
 
 class UsageError(TakeoverError):
     """A usage error on the command line; one line."""
-
-
-@contextmanager
-def report_user_errors() -> Iterator[None]:
-    from langgraph_takeover.graph.usage_errors import (
-        HandoffError,
-        RecordNotTakenError,
-        RollbackError,
-        ThreadNotFoundError,
-    )
-    from langgraph_takeover.handoff.ledger import (
-        HandedOverError,
-        LedgerUnavailableError,
-        ThreadHeldError,
-        ThreadNameError,
-        handoffs,
-    )
-    from langgraph_takeover.handoff.ledger import handoffs as idempotency
-    from langgraph_takeover.nodes.context.team_members import UnknownAgentError
-    from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
-
-    try:
-        yield
-    except (
-        UsageError, UnknownAgentError, RecordNotTakenError, HandoffError, ThreadNameError, HandedOverError, ThreadHeldError,
-        handoffs.HandoffNotFoundError, handoffs.IllegalTransitionError, idempotency.KeyReusedError,
-        ThreadNotFoundError,
-    ) as error:  # fmt: skip
-        print(f"error: {escape_text(str(error))}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except (LedgerUnavailableError, RollbackError, SnapshotNotFoundError) as error:
-        print(f"error: {escape_text(str(error))}", file=sys.stderr)
-        raise typer.Exit(3) from None
 
 
 def list_homes(home: Path | None) -> list[Path]:
@@ -162,7 +128,9 @@ def current_user() -> str:
 
 
 def print_safely(text: str) -> None:
-    print(escape_text(text), flush=True)
+    from langgraph_takeover.handoff.views.display import escape_control_chars
+
+    print(escape_control_chars(text), flush=True)
 
 
 def print_left_out(outcome: Outcome) -> None:
@@ -186,7 +154,7 @@ def print_table(titles: tuple[str, ...], rows: Any, *, empty: str = "") -> None:
         print_safely(empty)
         return
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
-    cells = [[terminal.escape_text(str(cell)) for cell in row] for row in rows]
+    cells = [[terminal.to_plain_text(str(cell)) for cell in row] for row in rows]
     # An id that is folded cannot be copied.
     fits = max((len(row[0]) for row in cells), default=0) <= console.width
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -195,9 +163,3 @@ def print_table(titles: tuple[str, ...], rows: Any, *, empty: str = "") -> None:
     for row in cells:
         table.add_row(*row)
     console.print(table)
-
-
-def escape_text(text: str) -> str:
-    from langgraph_takeover.handoff.views.display import escape_control_chars
-
-    return escape_control_chars(text)

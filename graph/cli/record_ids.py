@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import typer
 from typer import Argument, Option
 
+from langgraph_takeover.base.texts import escape_unprintable
 from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.graph.cli.options import (
     DATABASE_FILE,
     USER_HOME,
     UsageError,
-    escape_text,
     list_homes,
     print_safely,
 )
@@ -279,7 +279,7 @@ def show_progress(action: str) -> Iterator[Callable[[CaptureProgress], None]]:
             for path, size, stored in progress.large[:_MAX_LARGE] if is_first else ():
                 holes = f", {decimal(stored)} without its holes" if stored < size else ""
                 console.print(
-                    f"large file: {escape_text(path)} ({decimal(size)}{holes}); to leave it out: --exclude"
+                    f"large file: {escape_unprintable(path)} ({decimal(size)}{holes}); to leave it out: --exclude"
                 )
             now = time.monotonic()
             if not is_first and now - last < (_STATUS_S if console.is_terminal else _LOG_S):
@@ -299,27 +299,10 @@ def show_progress(action: str) -> Iterator[Callable[[CaptureProgress], None]]:
 
 @contextmanager
 def report_continuation_errors() -> Iterator[None]:
-    """Report errors that the user can correct in one line."""
-    from langgraph_takeover.graph.usage_errors import CaptureError, ContinuationError
-    from langgraph_takeover.handoff.agents.adapter import UnknownAgentProgramError
-    from langgraph_takeover.handoff.agents.session_files import SessionError
-    from langgraph_takeover.handoff.readers import TraceError
+    """Name the option of an unknown view."""
     from langgraph_takeover.handoff.views import UnknownViewError
-    from langgraph_takeover.nodes.context.agent_program import AgentProgramError, ExternalAgentError
-    from langgraph_takeover.nodes.model.errors import ModelError
 
     try:
         yield
-    except (
-        CaptureError,
-        ContinuationError,
-        UnknownAgentProgramError,
-        AgentProgramError,
-        SessionError,
-    ) as error:
-        raise UsageError(str(error)) from error
     except UnknownViewError as error:
         raise UsageError(f"--view: {error}") from error
-    except (TraceError, ExternalAgentError, ModelError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(3) from None

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.ledger import Ledger, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
-from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
+from langgraph_takeover.handoff.notes.parsing import clean_reply, find_first_object
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Refusal, RefusalKind, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
@@ -133,7 +133,7 @@ def parse_understanding(reply: str) -> Understanding | None:
         True
     """
     names = tuple(Understanding.model_fields)
-    found = find_first_object(remove_thoughts(reply), names) or {}
+    found = find_first_object(clean_reply(reply), names) or {}
     try:
         return Understanding.model_validate({name: format_entry(str(found.get(name, ""))) for name in names})
     except ValidationError:

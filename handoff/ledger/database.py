@@ -121,8 +121,13 @@ Synchronous = Literal["NORMAL", "FULL"]
 """Whether an SQLite transaction survives only its process, or a power loss too."""
 
 
+_POSTGRES_DISK_FULL = "53100"
+
+
 class LedgerUnavailableError(TakeoverError):
     """The database cannot be opened, read or written; one line that says which, why, and what to do."""
+
+    exit_code = 3
 
 
 class LedgerVersionError(LedgerUnavailableError):
@@ -331,15 +336,13 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            raise LedgerUnavailableError(f"{self.name}: {_describe_cause(error.orig)}") from error
+            raise _build_error(self.name, error.orig) from error
         except UnicodeDecodeError as error:  # even the driver's own message can quote damaged bytes
-            raise LedgerUnavailableError(
-                f"{self.name}: {_describe_cause(sqlite3.DatabaseError('malformed text'))}"
-            ) from error
+            raise _build_error(self.name, sqlite3.DatabaseError("malformed text")) from error
         except NoConnection as error:
             raise LedgerUnavailableError(f"{self.name}: too many threads use it at once") from error
         except (self._driver_error, *errors) as error:
-            raise LedgerUnavailableError(f"{self.name}: {_describe_cause(error)}") from error
+            raise _build_error(self.name, error) from error
 
     @property
     def name(self) -> str:
@@ -439,6 +442,15 @@ def _is_locked(error: BaseException) -> bool:
 )
 def _enable_wal(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _build_error(name: str, cause: BaseException | None) -> LedgerUnavailableError:
+    """The error of a driver in one line; a full disk has its own exit code."""
+    error = LedgerUnavailableError(f"{name}: {_describe_cause(cause)}")
+    code = getattr(cause, "sqlite_errorcode", 0)
+    if code & 0xFF == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", "") == _POSTGRES_DISK_FULL:
+        error.exit_code = 4
+    return error
 
 
 def _describe_cause(error: BaseException | None) -> str:

@@ -47,7 +47,7 @@ class ParsedReply(NamedTuple):
 
 def parse_reply(reply: str) -> ParsedReply:
     """Parse the known fields, as far as the reply is readable; what is not stays unknown or absent."""
-    text = remove_thoughts(reply)
+    text = clean_reply(reply)
     found = find_first_object(text, (*STATED_FIELDS, *MODEL_FIELDS))
     if found is None:
         # Truncated, or JSON only in appearance.
@@ -98,7 +98,7 @@ def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | 
     return None
 
 
-def remove_thoughts(reply: str) -> str:
+def clean_reply(reply: str) -> str:
     """Remove what a model thought aloud before its reply, and halves of surrogate pairs."""
     return _replace_surrogates(skeleton.remove_thoughts(reply))
 

@@ -16,9 +16,9 @@ from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.observed_fields import describe_file
 from langgraph_takeover.handoff.notes.parsing import (
     ParsedReply,
+    clean_reply,
     parse_reply,
     remove_repeats,
-    remove_thoughts,
 )
 from langgraph_takeover.handoff.notes.structured_note import render_observed_half
 from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
@@ -167,7 +167,7 @@ def write_notes(
     return Notes(
         model=model_name,
         prompts=prompts.compute_version("handoff"),
-        summary=remove_repeats(remove_thoughts(summary)).strip() or UNKNOWN,
+        summary=remove_repeats(clean_reply(summary)).strip() or UNKNOWN,
         structured=parsed.claims,
         stated=parsed.stated,
         malformed="structured" in kinds and not parsed.claims,

@@ -30,7 +30,7 @@ from langgraph_takeover.handoff.trace.atif_documents import (
     ESCAPED_KEY,
     EVENTS_KEY,
     TRACE_KEY,
-    unescape_surrogates,
+    decode_surrogates,
 )
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, Usage, count_forms
 
@@ -150,7 +150,7 @@ def read_own_trace(data: Mapping[str, Any], name: str) -> Trace | None:
     if not isinstance(extra.get(TRACE_KEY), Mapping):
         return None
     if extra.get(ESCAPED_KEY) is True:
-        data = unescape_surrogates(data)
+        data = decode_surrogates(data)
     events: list[dict[str, Any]] = []
     task = ""
     for step in data["steps"]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
+from langgraph_takeover.base.texts import escape_surrogates
 from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.recordings.inferred_actions import infer_changes
 from langgraph_takeover.handoff.recordings.inferred_files import InferredFiles
@@ -40,6 +41,8 @@ LATER_REQUEST_PREFIX = "The user said later:"
 
 class TraceError(TakeoverError, ValueError):
     """Unreadable trace; the message names the file, the problem and the fix."""
+
+    exit_code = 3
 
 
 class RecordedResult(NamedTuple):
@@ -145,14 +148,14 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
         workspace=builder.files.workspace,
         workspace_why=selected.why,
         base_directories=_list_base_directories(run, builder.files, events),
-        task=_escape_text(run.task),
+        task=escape_surrogates(run.task),
         model=run.model,
-        agent=_escape_text(run.agent),
-        agent_version=_escape_text(run.agent_version),
+        agent=escape_surrogates(run.agent),
+        agent_version=escape_surrogates(run.agent_version),
         keeps_shell=run.keeps_directory,
-        running=tuple(map(_escape_text, run.running)),
-        pending=tuple(map(_escape_text, run.pending)),
-        earlier_session=_escape_text(run.earlier_session),
+        running=tuple(map(escape_surrogates, run.running)),
+        pending=tuple(map(escape_surrogates, run.pending)),
+        earlier_session=escape_surrogates(run.earlier_session),
         withdrawn_actions=len(run.withdrawn),
         withdrawn_files=_list_changed_files(run, builder.files.workspace),
         unknown_forms=count_forms(list_unknown_tools(_list_possible_calls(run)), run.unknown_items),
@@ -219,7 +222,9 @@ def _list_changed_files(run: RecordedRun, workspace: str) -> tuple[str, ...]:
     """The files that withdrawn calls changed, in order."""
     builder = EventBuilder(workspace, keeps_directory=run.keeps_directory)
     events = (event for call in run.withdrawn for event in builder.add(call))
-    return tuple(dict.fromkeys(_escape_text(change.path) for event in events for change in event.changes))
+    return tuple(
+        dict.fromkeys(escape_surrogates(change.path) for event in events for change in event.changes)
+    )
 
 
 def add_evidence(evidence: WorkspaceEvidence, call: RecordedCall) -> None:
@@ -277,14 +282,10 @@ def _escape_call(call: RecordedCall) -> RecordedCall:
     """Escape the characters of a call that UTF-8 cannot encode."""
     result = call.result
     if result is not None:
-        output = None if result.output is None else _escape_text(result.output)
-        result = result._replace(text=_escape_text(result.text), output=output)
-    arguments = {name: _escape_text(value) for name, value in call.arguments.items()}
-    return call._replace(text=_escape_text(call.text), arguments=arguments, result=result)
-
-
-def _escape_text(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+        output = None if result.output is None else escape_surrogates(result.output)
+        result = result._replace(text=escape_surrogates(result.text), output=output)
+    arguments = {name: escape_surrogates(value) for name, value in call.arguments.items()}
+    return call._replace(text=escape_surrogates(call.text), arguments=arguments, result=result)
 
 
 def to_directory(value: Any) -> str | None:

@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from langgraph_takeover.base.failures import sync_directory
 from langgraph_takeover.base.untrusted_input import describe_error, parse_document, read_untrusted_file
 from langgraph_takeover.base.values import Frozen, TakeoverError, describe_other_version
+from langgraph_takeover.handoff.names import ViewName
 from langgraph_takeover.handoff.records.envelope import Envelope, Payload
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import Event, FailFastTuple, HandoffPoint, Usage
@@ -34,13 +35,14 @@ REVIEW_FILE = "review.json"
 _REVIEW_PENDING_FILE = "review.awaited"
 _SEPARATE_FIELDS = ("notes", "review", "envelope")
 """Fields that are neither in the record's own file nor in its digest."""
-ViewName = Literal["repository", "trace", "summary", "structured", "payload", "transcript", "cited"]
 _ID_PATTERN = re.compile(r"[\w+-][\w.+-]{0,199}")
 _Kind = TypeVar("_Kind", bound=Frozen)
 
 
 class RecordError(TakeoverError, ValueError):
     """A record is missing, damaged, of another schema, or does not match its digest."""
+
+    exit_code = 3
 
 
 class TaskBrief(Frozen):

@@ -27,13 +27,13 @@ def has_surrogates(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(has_surrogates, value))
 
 
-def escape_surrogates(value: Any) -> Any:
-    r"""Write each lone surrogate of a JSON-like value as text, such as `\udce9`; `unescape_surrogates` is the inverse."""
+def encode_surrogates(value: Any) -> Any:
+    r"""Write each lone surrogate of a JSON-like value as text, such as `\udce9`; `decode_surrogates` is the inverse."""
     return _map_texts(value, lambda text: _PLAIN.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
-def unescape_surrogates(value: Any) -> Any:
-    """Restore a value from `escape_surrogates`."""
+def decode_surrogates(value: Any) -> Any:
+    """Restore a value from `encode_surrogates`."""
     return _map_texts(value, lambda text: _ESCAPE.sub(lambda match: chr(int(match[1][1:], 16)), text))
 
 
@@ -48,7 +48,7 @@ def _map_texts(value: Any, transform: Callable[[str], str]) -> Any:
 SCHEMA_VERSION = "ATIF-v1.8"
 TRACE_KEY, EVENTS_KEY = "takeover_trace", "takeover_events"
 ESCAPED_KEY = "takeover_escaped_surrogates"
-"""Set if the texts of the document are those of `escape_surrogates`."""
+"""Set if the texts of the document are those of `encode_surrogates`."""
 COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 """Fields of a usage that are ATIF metrics."""
 _NATIVE_FIELDS = {"text", "arguments", "usage"}
@@ -96,7 +96,7 @@ def build_document(
     document = {key: value for key, value in document.items() if value is not None}
     if has_surrogates(document):
         extra[ESCAPED_KEY] = True
-        document = escape_surrogates(document)
+        document = encode_surrogates(document)
     return document
 
 

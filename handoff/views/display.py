@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from langgraph_takeover.base.texts import escape_unprintable
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.records.record_facts import format_left_out
 from langgraph_takeover.handoff.trace.events import describe_unknown_forms
 from langgraph_takeover.handoff.views import VIEWS, Recipient, measure_view
-from langgraph_takeover.sandbox.cli.terminal import escape_text
+from langgraph_takeover.sandbox.cli.terminal import to_plain_text
 
 ESTIMATE_NOTE = "estimated at four characters each"
 Message = dict[str, Any]
@@ -60,7 +61,7 @@ def format_messages(messages: list[BaseMessage]) -> str:
 def escape_control_chars(text: str) -> str:
     """Escape text so that it cannot control a terminal."""
     return "\n".join(
-        "\t".join(str(escape_text(part)) for part in line.split("\t")) for line in text.split("\n")
+        "\t".join(escape_unprintable(part) for part in line.split("\t")) for line in text.split("\n")
     )
 
 
@@ -75,15 +76,15 @@ def print_record(console: Console, record: HandoffRecord, recipient: Recipient) 
         found = measure_view(messages)
         table.add_row(name, f"{len(messages):,}", f"{found.characters:,}", f"{found.tokens:,}")
     console.print(table)
-    console.print(escape_text(f"Tokens are {ESTIMATE_NOTE}. To print a view: --view NAME."), style="dim")
+    console.print(to_plain_text(f"Tokens are {ESTIMATE_NOTE}. To print a view: --view NAME."), style="dim")
     console.print()
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     for name, fact in _list_facts(record):
-        facts.add_row(name, _truncate(escape_text(fact)))
+        facts.add_row(name, _truncate(to_plain_text(fact)))
     for line in format_left_out(record.left_out, record.left_out_count, label=""):
-        facts.add_row("not in the patch", _truncate(escape_text(line)))
+        facts.add_row("not in the patch", _truncate(to_plain_text(line)))
     console.print(facts)
 
 

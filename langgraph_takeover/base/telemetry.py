@@ -16,6 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from langgraph_takeover.base.failures import ObserverErrors
+from langgraph_takeover.base.texts import escape_surrogates
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -221,7 +222,7 @@ def start_span(
     """
     if (tracer := _find_tracer()) is None:
         return IGNORED_SPAN
-    name = _clean_text(name[:_MAX_NAME_CHARS])
+    name = escape_surrogates(name[:_MAX_NAME_CHARS])
     return _RecordedSpan(
         tracer, _SpanOptions(name, attributes, is_client, is_current, parent, inherited or {})
     )
@@ -349,12 +350,9 @@ def _clean_attributes(attributes: Attributes) -> dict[str, Any]:
 
 def _clean_value(name: str, value: AttributeValue) -> AttributeValue:
     if isinstance(value, str):
-        return _clean_text(value if name in CONTENT_ATTRIBUTES else value[:_MAX_CHARS])
+        return escape_surrogates(value if name in CONTENT_ATTRIBUTES else value[:_MAX_CHARS])
     return (
-        value if isinstance(value, int | float) else tuple(_clean_text(each[:_MAX_CHARS]) for each in value)
+        value
+        if isinstance(value, int | float)
+        else tuple(escape_surrogates(each[:_MAX_CHARS]) for each in value)
     )
-
-
-def _clean_text(text: str) -> str:
-    """Return the text with what exporters cannot encode written as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()

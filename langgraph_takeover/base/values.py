@@ -25,6 +25,9 @@ class TakeoverError(Exception):
         RecordError
     """
 
+    exit_code: int = 2
+    """Exit code of a command: 2 if the caller can correct it, 3 if the host or a stored state failed, 4 if a disk is full."""
+
 
 PROGRAM = "langgraph-takeover"
 _EARLIER_RELEASE = "0.1"

@@ -281,6 +281,8 @@ def _check_version(name: str, wanted: ProgramFiles, version: str) -> dict[str, s
 class ExternalAgentError(TakeoverError, RuntimeError):
     """An external agent could not be started or resumed, or ended before its first model request."""
 
+    exit_code = 3
+
 
 class ExternalAgent(Frozen):
     """A coding agent with a program of its own, such as Codex, that works on a thread instead of our agent.

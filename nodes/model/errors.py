@@ -57,6 +57,7 @@ _LOWER_OUTPUT = " (change the model's maximum reply: max_output_tokens of its en
 class ModelError(TakeoverError, RuntimeError):
     """The model or its endpoint failed. The agent is not at fault, and the run is never graded."""
 
+    exit_code = 3
     is_transient = True
     """Whether a retry may succeed."""
     status: int | None = None

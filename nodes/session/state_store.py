@@ -29,6 +29,8 @@ SnapshotEvery = Literal["never", "point", "step"]
 class SnapshotNotFoundError(TakeoverError, LookupError):
     """The sandbox state of a checkpoint cannot be restored, or no longer as it was."""
 
+    exit_code = 3
+
 
 class StateStore:
     """The snapshots of one thread's sandbox states: the ledger maps state ids to them, `directory` has their files."""

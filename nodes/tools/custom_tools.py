@@ -19,12 +19,13 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 from pydantic import BaseModel, Field, ValidationError
 
+from langgraph_takeover.base.texts import escape_surrogates
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views import VIEWS_WITH_RECALL
 from langgraph_takeover.handoff.views.common import recall_events
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError, get_agent_context
-from langgraph_takeover.nodes.events import clip_text, escape_surrogates, find_call_id, last_action
+from langgraph_takeover.nodes.events import clip_text, find_call_id, last_action
 from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL, RECALL_TOOL
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.model.tool_schemas import InjectedParameter, list_injected_parameters

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
+from langgraph_takeover.base.texts import escape_unprintable
 from langgraph_takeover.sandbox.cli.program import (
+    DONE,
+    INFRASTRUCTURE_FAILURE,
     PlainApp,
     degrade_output,
+    exit_with,
     program_name,
+    report_errors,
     report_full_disk,
     run_app,
 )
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from langgraph_takeover.sandbox.gc import CollectionRequest, Resource, Survey
     from langgraph_takeover.sandbox.interface import Snapshot
 
-DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
 app = PlainApp(
     no_args_is_help=True,
@@ -105,14 +107,14 @@ def gc(
     from langgraph_takeover.sandbox.ownership import is_owner
 
     if owner is not None and not is_owner(owner):
-        _exit_with_usage_error(f"--owner: not the name of a run: {owner!r} (list the names: {_program()} gc)")
+        exit_with(f"--owner: not the name of a run: {owner!r} (list the names: {_program()} gc)")
     if owner is not None and (bases or store):
-        _exit_with_usage_error(f"{'--bases' if bases else '--store'}: belongs to no run (omit --owner)")
+        exit_with(f"{'--bases' if bases else '--store'}: belongs to no run (omit --owner)")
     for path in store or ():
         if not path.is_dir():
-            _exit_with_usage_error(f"--store: directory not found: {path}")
+            exit_with(f"--store: directory not found: {path}")
     request = CollectionRequest(owner, snapshots, bases, tuple(store or ()))
-    with _report_errors():
+    with report_errors():
         with _stderr_console().status("looking"):
             found = survey(request)
         outcome = _remove_resources(found.stale_resources) if remove else None
@@ -131,7 +133,7 @@ def probe(as_json: JsonOption = False) -> None:
     """Show the back ends, ways to take snapshots, and storage of this host."""
     from langgraph_takeover.sandbox.cli import probe
 
-    with _report_errors():
+    with report_errors():
         with _stderr_console().status("trying"):
             facts = probe.list_capabilities()
         if as_json:
@@ -158,7 +160,7 @@ def export(
     from langgraph_takeover.sandbox.snapshots import transfer
 
     snapshot = _read_snapshot(snapshot_json)
-    with _report_errors(), _stderr_console().status(f"writing {url}"):
+    with report_errors(), _stderr_console().status(f"writing {url}"):
         transfer.export_snapshot(snapshot, store or snapshot_json.parent, url)
 
 
@@ -173,8 +175,8 @@ def import_(
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _exit_with_usage_error(f"STORE: {store}: {error.strerror}")
-    with _report_errors():
+        exit_with(f"STORE: {store}: {error.strerror}")
+    with report_errors():
         with _stderr_console().status(f"reading {url}"):
             snapshot = transfer.import_snapshot(url, store)
         print(snapshot.model_dump_json())
@@ -185,7 +187,6 @@ def _remove_resources(stale: tuple[Resource, ...]) -> dict[str, str | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from langgraph_takeover.sandbox import gc
-    from langgraph_takeover.sandbox.cli import terminal
 
     outcome: dict[str, str | None] = {}
     console = _stderr_console()
@@ -198,7 +199,7 @@ def _remove_resources(stale: tuple[Resource, ...]) -> dict[str, str | None]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         bar = progress.add_task("", total=len(stale))
         for one in stale:
-            progress.update(bar, description=str(terminal.escape_text(f"{one.kind} {one.name}")))
+            progress.update(bar, description=escape_unprintable(f"{one.kind} {one.name}"))
             outcome[one.location] = gc.remove_resource(one)
             progress.advance(bar)
     return outcome
@@ -210,7 +211,7 @@ def _show_survey(survey: Survey, outcome: dict[str, str | None] | None, request:
     console, stale = _stdout_console(), survey.stale_resources
     if survey.docker_error is not None:
         console.print(
-            terminal.escape_text(f"Docker was not inspected: {survey.docker_error.partition(' (')[0]}")
+            terminal.to_plain_text(f"Docker was not inspected: {survey.docker_error.partition(' (')[0]}")
         )
     for error in survey.errors:
         print(f"error: {error}", file=sys.stderr)
@@ -220,23 +221,25 @@ def _show_survey(survey: Survey, outcome: dict[str, str | None] | None, request:
     if not stale:
         whose = f" of {request.owner}" if request.owner else ""
         where = " where it could be inspected" if survey.errors else ""
-        console.print(terminal.escape_text(f"No stale resources{whose} to remove{where}."))
+        console.print(terminal.to_plain_text(f"No stale resources{whose} to remove{where}."))
     elif outcome is None:
         terminal.show_stale_resources(console, stale, "Stale resources")
         console.print()
         console.print(
-            terminal.escape_text(f"{terminal.format_total(stale)}. Nothing has been removed. To remove it:")
+            terminal.to_plain_text(f"{terminal.format_total(stale)}. Nothing has been removed. To remove it:")
         )
-        console.print(terminal.escape_text(f"  {request.command_line(_program())} --remove"), soft_wrap=True)
+        console.print(
+            terminal.to_plain_text(f"  {request.command_line(_program())} --remove"), soft_wrap=True
+        )
     else:
         gone = tuple(one for one in stale if outcome[one.location] is None)
         if gone:
             terminal.show_stale_resources(console, gone, "Removed")
             console.print()
-        console.print(terminal.escape_text(f"Removed: {terminal.format_total(gone)}."))
+        console.print(terminal.to_plain_text(f"Removed: {terminal.format_total(gone)}."))
         for one in stale:
             if outcome[one.location] is not None:
-                name = terminal.escape_text(f"{one.kind} {one.name} remains: {outcome[one.location]}")
+                name = terminal.to_plain_text(f"{one.kind} {one.name} remains: {outcome[one.location]}")
                 print(f"error: {name}", file=sys.stderr)
 
 
@@ -248,9 +251,9 @@ def _read_snapshot(path: Path) -> Snapshot:
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
-        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: {error.strerror}")
+        exit_with(f"SNAPSHOT_JSON: {path}: {error.strerror}")
     except ValueError as error:
-        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: not JSON ({error})")
+        exit_with(f"SNAPSHOT_JSON: {path}: not JSON ({error})")
     if isinstance(document, dict) and isinstance(document.get("snapshot"), dict):
         document = document["snapshot"]
     try:
@@ -258,28 +261,7 @@ def _read_snapshot(path: Path) -> Snapshot:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: not a snapshot ({where}: {first['msg']})")
-
-
-@contextmanager
-def _report_errors() -> Iterator[None]:
-    """Report user-correctable errors in one line, without a traceback."""
-    from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
-
-    try:
-        yield
-    except SandboxUnavailableError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = NO_SPACE if isinstance(error, OutOfDiskError) else INFRASTRUCTURE_FAILURE
-        raise typer.Exit(code) from None
-    except KeyboardInterrupt:
-        print("interrupted (run the same command again to continue)", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def _exit_with_usage_error(reason: str) -> NoReturn:
-    print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(USAGE)
+        exit_with(f"SNAPSHOT_JSON: {path}: not a snapshot ({where}: {first['msg']})")
 
 
 def _stdout_console() -> Console:

@@ -19,6 +19,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from langgraph_takeover.base.failures import ObserverErrors
+from langgraph_takeover.base.texts import escape_unprintable
+from langgraph_takeover.base.untrusted_input import describe_error
+from langgraph_takeover.base.values import TakeoverError
 
 _CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 _PACKAGE = "langgraph_takeover"
@@ -36,7 +39,7 @@ _SHORTER = (
     (r" \[\]", ""),
 )
 """What to replace in typer's descriptions of options, in versions with click and without."""
-DISK_FULL = 4
+DONE, USAGE, INFRASTRUCTURE_FAILURE, DISK_FULL, INTERRUPTED = 0, 2, 3, 4, 130
 
 
 class PlainCommand(TyperCommand):
@@ -163,6 +166,29 @@ def run_app(app: typer.Typer, name: str, **context: Any) -> NoReturn:
     except typer.Abort:
         code = 130
     raise SystemExit(code or 0)
+
+
+@contextmanager
+def report_errors() -> Iterator[None]:
+    """Report errors that are raised on purpose in one line, with their own exit code; a bug keeps its traceback."""
+    try:
+        yield
+        sys.stdout.flush()
+    except TakeoverError as error:
+        exit_with(str(error), error.exit_code)
+    except OSError as error:
+        if error.filename is None or error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        exit_with(f"{error.filename}: {describe_error(error)}", INFRASTRUCTURE_FAILURE)
+    except KeyboardInterrupt:
+        exit_with("interrupted (run the same command again to continue)", INTERRUPTED)
+
+
+def exit_with(reason: str, code: int = USAGE) -> NoReturn:
+    """Exit with one line on standard error."""
+    start = "" if code == INTERRUPTED else "error: "
+    print(f"{start}{escape_unprintable(reason)}", file=sys.stderr)
+    raise typer.Exit(code) from None
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from langgraph_takeover.base.texts import escape_unprintable
+
 if TYPE_CHECKING:
     from langgraph_takeover.sandbox.cli.probe import HostCapability
     from langgraph_takeover.sandbox.gc import Resource, Survey
@@ -24,7 +26,7 @@ def show_stale_resources(console: Console, resources: Iterable[Resource], title:
     for one in resources:
         size = decimal(one.size_bytes) if one.size_bytes else ""
         cells = (one.kind, one.owner, _describe_resource(one), size, format_age(one.age_s), one.reason)
-        table.add_row(*map(escape_text, cells))
+        table.add_row(*map(to_plain_text, cells))
     console.print(table)
 
 
@@ -38,7 +40,7 @@ def show_kept_resources(console: Console, resources: Iterable[Resource]) -> None
     for (kind, owner, reason), members in groups.items():
         size = sum(one.size_bytes for one in members)
         cells = (kind, owner, str(len(members)), decimal(size) if size else "", reason)
-        table.add_row(*map(escape_text, cells))
+        table.add_row(*map(to_plain_text, cells))
     if groups:
         console.print(table)
 
@@ -48,7 +50,7 @@ def show_capabilities(console: Console, capabilities: Iterable[HostCapability]) 
     table = _make_table("Host capabilities", "", "component", "name", "detail")
     before = ""
     for fact in capabilities:
-        detail = escape_text(fact.detail)
+        detail = to_plain_text(fact.detail)
         if fact.fix:
             detail.append(f"\n→ {fact.fix}", style="italic")
         table.add_row(
@@ -71,13 +73,13 @@ def to_json_object(survey: Survey, removal_errors: dict[str, str | None] | None)
         removed = "removable" if removal_errors is None else "failed" if failure else "removed"
         found = {
             "kind": resource.kind,
-            "owner": str(escape_text(resource.owner)) or None,
-            "name": str(escape_text(resource.name)),
-            "location": str(escape_text(resource.location)),
+            "owner": escape_unprintable(resource.owner) or None,
+            "name": escape_unprintable(resource.name),
+            "location": escape_unprintable(resource.location),
             "size_bytes": resource.size_bytes,
             "age_s": round(resource.age_s, 1),
             "status": removed if resource.is_stale else "kept",
-            "reason": str(escape_text(resource.reason)),
+            "reason": escape_unprintable(resource.reason),
         }
         return found | ({"failure": failure} if failure else {})
 
@@ -103,10 +105,9 @@ def format_age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def escape_text(text: str) -> Text:
-    """Escape text, so that the name of a file or container cannot control the terminal."""
-    readable = text.encode("utf-8", "backslashreplace").decode()
-    return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable))
+def to_plain_text(text: str) -> Text:
+    """Return a line for rich, without markup and without characters that control a terminal."""
+    return Text(escape_unprintable(text))
 
 
 def _describe_resource(resource: Resource) -> str:

@@ -85,7 +85,7 @@ def pack_chunks(chunks: Sequence[Chunk], max_chars: int) -> PackedChunks:
     return PackedChunks(tuple(packed), limit if is_cut else None)
 
 
-def escape_invisible(text: str) -> str:
+def escape_for_page(text: str) -> str:
     """Escape invisible and cursor-moving characters, and remove colors."""
     return str(json.loads(_INVISIBLE.sub(_escape_match, json.dumps(text))))
 

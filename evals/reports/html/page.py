@@ -19,7 +19,7 @@ from langgraph_takeover.evals.reports.html.chunks import (
     TEXT_LIMITS,
     Chunk,
     TextPool,
-    escape_invisible,
+    escape_for_page,
     pack_chunks,
 )
 from langgraph_takeover.evals.reports.html.timelines import build_chunks
@@ -139,4 +139,4 @@ def _read_asset(name: str) -> str:
 
 
 def _escape_value(value: Any) -> Any:
-    return escape_invisible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return escape_for_page(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.synthetic_runs import load_recorded_traces, write_run
 from langgraph_takeover.evals.reports.html import timelines
-from langgraph_takeover.evals.reports.html.chunks import TEXT_LIMITS, TextPool, escape_invisible, pack_chunks
+from langgraph_takeover.evals.reports.html.chunks import TEXT_LIMITS, TextPool, escape_for_page, pack_chunks
 from langgraph_takeover.evals.reports.html.page import MAX_PAGE_BYTES, write_page
 from langgraph_takeover.evals.run.results import load_results
 
@@ -39,7 +39,7 @@ def unpack(chunk: str) -> dict[str, Any]:
     ],
 )
 def test_invisible_characters_are_escaped(text: str, escaped: str) -> None:
-    assert escape_invisible(text) == escaped
+    assert escape_for_page(text) == escaped
     pool = TextPool()
     body = {"inline": text, "text": pool(text)}
     content = unpack(pack_chunks([pool.build_chunk(body)], 10_000).chunks[0])
