@@ -37,6 +37,7 @@ from langgraph_takeover.graph.home import Home, open_home
 from langgraph_takeover.graph.outcome import waits_for_tool_answer
 from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.graph.usage_errors import ServedRunError
+from langgraph_takeover.handoff.names import HOME_VARIABLE, PROJECT_HOME
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.agent.step_edits import align_step_edit
 from langgraph_takeover.nodes.agent.steps import Node, run_node
@@ -151,8 +152,6 @@ def _answers(resume: Any) -> tuple[Any, ...]:
 
 
 # TAKEOVER_HOME, by contrast, is the host's directory for sandboxes.
-HOME_VARIABLE = "TAKEOVER_RUNS"
-DEFAULT_HOME = ".takeover"
 INPUT_ONLY: EphemeralValue[Any] = EphemeralValue(Any)
 """Marks an input field that only the first node sees and that is not part of the state."""
 _FIRST_NODES = ("begin", "receive")
@@ -339,7 +338,7 @@ def format_error_line(error: Exception) -> str:
 
 def home_directory() -> Path:
     """Return the home directory of the server's runs."""
-    return Path(os.environ.get(HOME_VARIABLE) or DEFAULT_HOME)
+    return Path(os.environ.get(HOME_VARIABLE) or PROJECT_HOME)
 
 
 def _hints(form: type[BaseModel]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typer import Option
 
 from langgraph_takeover.graph.cli.continue_command import CONTINUE_EPILOG, continue_
 from langgraph_takeover.graph.cli.options import (
-    USER_HOME,
     UnisolatedOption,
     UsageError,
     print_safely,
@@ -30,6 +29,7 @@ from langgraph_takeover.graph.cli.record_ids import (
     show_status,
     suggest_command,
 )
+from langgraph_takeover.handoff.names import HOME_VARIABLE, USER_HOME
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.continuation.capture import Capture
@@ -98,9 +98,9 @@ def capture(
         Option(
             "--out",
             "--home",
-            envvar="TAKEOVER_RUNS",
+            envvar=HOME_VARIABLE,
             help="Home for the records.",
-            show_default="~/.takeover",
+            show_default=str(USER_HOME),
         ),
     ] = USER_HOME,
     sandbox: Annotated[

@@ -15,8 +15,8 @@ from typer import Argument, Option
 from langgraph_takeover.base.texts import escape_unprintable
 from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.graph.cli.handoff_commands import add_commands
-from langgraph_takeover.graph.cli.options import USER_HOME
 from langgraph_takeover.graph.cli.record_ids import AgentHomeOption, RecordArgument, find_record, list_some
+from langgraph_takeover.handoff.names import HOME_VARIABLE, USER_HOME
 from langgraph_takeover.sandbox.cli.program import (
     DONE,
     INFRASTRUCTURE_FAILURE,
@@ -249,12 +249,12 @@ def import_(
         Argument(
             metavar="DIRECTORY",
             help="Directory for the record; created if missing.",
-            show_default="~/.takeover/records",
+            show_default=f"{USER_HOME}/records",
         ),
     ] = None,
     home: Annotated[
         Path | None,
-        Option("--home", envvar="TAKEOVER_RUNS", help="Home for the record.", show_default="~/.takeover"),
+        Option("--home", envvar=HOME_VARIABLE, help="Home for the record.", show_default=str(USER_HOME)),
     ] = None,
     replace: Annotated[bool, Option("--replace", help="Replace a record with the same id.")] = False,
 ) -> None:

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from langgraph_takeover.base.values import TakeoverError
+from langgraph_takeover.handoff.names import HOME_VARIABLE, PROJECT_HOME, USER_HOME
 
 if TYPE_CHECKING:
     from langgraph_takeover import Outcome
     from langgraph_takeover.graph.home import Home
 
 DATABASE_FILE = "takeover.sqlite"
-PROJECT_HOME, USER_HOME = Path(".takeover"), Path("~/.takeover")
 HOME_OPTION = Option(
     "--home",
-    envvar="TAKEOVER_RUNS",
+    envvar=HOME_VARIABLE,
     help="Directory of the home.",
-    show_default=".takeover, else ~/.takeover",
+    show_default=f"{PROJECT_HOME}, else {USER_HOME}",
 )
 HomeOption = Annotated[Path | None, HOME_OPTION]
 DatabaseOption = Annotated[

@@ -18,11 +18,11 @@ from langgraph_takeover.base.texts import escape_unprintable
 from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.graph.cli.options import (
     DATABASE_FILE,
-    USER_HOME,
     UsageError,
     list_homes,
     print_safely,
 )
+from langgraph_takeover.handoff.names import HOME_VARIABLE, PROJECT_HOME, USER_HOME
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -215,9 +215,9 @@ AgentHomeOption = Annotated[
     Path | None,
     Option(
         "--home",
-        envvar="TAKEOVER_RUNS",
+        envvar=HOME_VARIABLE,
         help="Home: directory of the records.",
-        show_default=".takeover, and ~/.takeover",
+        show_default=f"{PROJECT_HOME}, and {USER_HOME}",
     ),
 ]
 
