@@ -7,6 +7,8 @@ from typing import Literal
 
 AGENT_NAMES = ("codex", "claude-code", "mini", "qwen-code", "opencode")
 
+ActionProtocol = Literal["text", "native"]
+"""The action format of a model: text in a fixed form, or native tool calls of its provider."""
 
 ViewName = Literal["repository", "trace", "summary", "structured", "payload", "transcript", "cited"]
 CONTINUATION: Literal["continuation"] = "continuation"

@@ -1,6 +1,6 @@
 """Every error that a public function raises. All derive from `TakeoverError` and from the builtin that they are."""
 
-from langgraph_takeover.base.values import TakeoverError
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.evals.models.entries import ModelsFileError
 from langgraph_takeover.evals.models.names import ModelNameError
 from langgraph_takeover.graph.usage_errors import (

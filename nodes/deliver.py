@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tenacity import RetryCallState, wait_exponential, wait_random
 from typing_extensions import TypedDict
 
-from langgraph_takeover.base.values import Frozen, TakeoverError
+from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.ledger import Ledger, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState, IllegalTransitionError
 from langgraph_takeover.handoff.notes.parsing import clean_reply, find_first_object

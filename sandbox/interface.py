@@ -10,7 +10,8 @@ from typing import Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
-from langgraph_takeover.base.values import Frozen, TakeoverError
+from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.values import Frozen
 
 BackendName = Literal["docker", "host", "process"]
 OWNER_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"

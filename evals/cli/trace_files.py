@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.untrusted_input import describe_error
-from langgraph_takeover.base.values import TakeoverError
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.trace.events import Trace

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.untrusted_input import describe_error, parse_json, read_untrusted_file
-from langgraph_takeover.base.values import Frozen, TakeoverError
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.points.annotations import AnnotatedStep
 
 POINT_KINDS = ("first_source_edit", "first_validation", "first_post_failure_edit")

@@ -50,7 +50,7 @@ class PublishedTable(Frozen):
 
 @lru_cache
 def load_published_tables() -> tuple[PublishedTable, ...]:
-    text = (files("langgraph_takeover.evals.reports.paper") / "tables.yaml").read_text(encoding="utf-8")
+    text = (files("langgraph_takeover.evals.reports") / "published_tables.yaml").read_text(encoding="utf-8")
     return tuple(PublishedTable.model_validate(each) for each in yaml.safe_load(text))
 
 

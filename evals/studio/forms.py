@@ -17,8 +17,8 @@ from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 from langgraph_takeover.graph.studio_factory import INPUT_ONLY, format_error_line
 from langgraph_takeover.graph.usage_errors import ServedRunError
 from langgraph_takeover.handoff.agents import ADAPTERS
+from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.records.record import Review
-from langgraph_takeover.handoff.trace.events import ActionProtocol
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.nodes.context.options import AgentOptions
 

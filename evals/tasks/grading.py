@@ -18,8 +18,9 @@ from pydantic import ValidationError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from langgraph_takeover import sandbox
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.telemetry import start_span
-from langgraph_takeover.base.values import Frozen, TakeoverError
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.evals.tasks import Task, TaskSourceError
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.redaction import redact

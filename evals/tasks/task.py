@@ -14,8 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.untrusted_input import parse_json
-from langgraph_takeover.base.values import Frozen, TakeoverError
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 from langgraph_takeover.sandbox.untrusted_trees import list_matches

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 import typer
 from typer import Option
 
-from langgraph_takeover.base.values import TakeoverError
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.graph.cli.options import UsageError, print_left_out, print_safely
 from langgraph_takeover.graph.cli.record_ids import (
     AgentHomeOption,

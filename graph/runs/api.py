@@ -25,8 +25,8 @@ from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import TTL_S
-from langgraph_takeover.handoff.names import TakeoverView
-from langgraph_takeover.handoff.trace.events import ActionProtocol, PointKind
+from langgraph_takeover.handoff.names import ActionProtocol, TakeoverView
+from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent
 from langgraph_takeover.nodes.context.settings import (
     AgentConfig,

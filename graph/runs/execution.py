@@ -15,9 +15,9 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from typing_extensions import TypedDict
 
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.failures import ObserverErrors
 from langgraph_takeover.base.telemetry import ActiveSpan, builds_span, current_traceparent, start_span
-from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.graph.agent import Graph, build_agent, build_takeover
 from langgraph_takeover.graph.checkpoints.inspection import (
     GraphKind,

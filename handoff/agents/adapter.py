@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, Protocol
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
-from langgraph_takeover.base.values import Frozen, TakeoverError
+from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.recordings.sessions import ToolResult
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.handoff.trace.events import Action

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.texts import escape_surrogates
-from langgraph_takeover.base.values import TakeoverError
 from langgraph_takeover.handoff.recordings.inferred_actions import infer_changes
 from langgraph_takeover.handoff.recordings.inferred_files import InferredFiles
 from langgraph_takeover.handoff.recordings.tool_calls import find_unknown_form

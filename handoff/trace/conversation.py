@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.base.untrusted_input import parse_json
+from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.shell.command_effects import list_shown_files
 from langgraph_takeover.handoff.text.fence import cut_middle, neutralize, quote_text
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, ActionProtocol, Event, write_action
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, Event, write_action
 
 _EXIT_CODE_LINE = re.compile(r"\[exit code -?\d+\]\n")
 _NUMBERED_LINE = re.compile(r"\s*\d+\t(.*)")

@@ -14,9 +14,6 @@ from pydantic import FailFast, Field
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.sandbox.interface import FileChange
 
-ActionProtocol = Literal["text", "native"]
-"""The action format of a model: text in a fixed form, or native tool calls of its provider."""
-
 
 class Action(NamedTuple):
     """One readable action: a tool and its arguments, all of them text.

@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from pydantic import Field
 
 from langgraph_takeover.base.values import Frozen
+from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import HandoffRecord
@@ -25,7 +26,7 @@ from langgraph_takeover.handoff.text.fence import (
     wrap_in_fence,
 )
 from langgraph_takeover.handoff.trace.conversation import render_events
-from langgraph_takeover.handoff.trace.events import ActionProtocol, Event, describe_unknown_forms
+from langgraph_takeover.handoff.trace.events import Event, describe_unknown_forms
 
 
 class Recipient(Frozen):

@@ -9,8 +9,9 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, convert_to_messages
 from pydantic import TypeAdapter, ValidationError
 
+from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, ActionProtocol, Event, write_action
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, Event, write_action
 from langgraph_takeover.nodes.context.settings import shorten_value
 from langgraph_takeover.nodes.events import (
     count_further_calls,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_type_hints
 
 from annotated_types import Ge, Gt
 
-from langgraph_takeover.handoff.trace.events import ActionProtocol
+from langgraph_takeover.handoff.names import ActionProtocol
 
 
 class AgentOptions:

@@ -14,8 +14,9 @@ from langgraph.runtime import Runtime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from typing_extensions import TypedDict
 
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.failures import ObserverErrors
-from langgraph_takeover.base.values import Frozen, TakeoverError
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.ledger.leases import StopMode
 from langgraph_takeover.handoff.records.envelope import Mode
 from langgraph_takeover.handoff.trace.events import PointKind, Usage

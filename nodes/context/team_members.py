@@ -11,8 +11,9 @@ from langchain_core.tools import BaseTool
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from typing_extensions import TypedDict
 
-from langgraph_takeover.base.values import Frozen, TakeoverError
-from langgraph_takeover.handoff.trace.events import ActionProtocol
+from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.values import Frozen
+from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.views.team_views import PassReason, TurnPass
 
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from langchain_core.messages import AIMessage
 
-from langgraph_takeover.base.values import TakeoverError
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.external.apis import (
     MODEL_PATHS,

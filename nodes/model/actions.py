@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover.base.untrusted_input import parse_json
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, ActionProtocol, write_action
+from langgraph_takeover.handoff.names import ActionProtocol
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, write_action
 from langgraph_takeover.nodes.model.markup import (
     SHELL_LANGUAGES,
     CodeBlock,

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
-from langgraph_takeover.base.values import TakeoverError
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.nodes.model.errors import ModelError
 
 CallOutcome = tuple[Any, BaseException | None]

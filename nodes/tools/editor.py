@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from langgraph.runtime import Runtime
 
-from langgraph_takeover.base.values import TakeoverError
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.handoff.delegation_selection import build_read_cache
 from langgraph_takeover.handoff.trace.events import FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context

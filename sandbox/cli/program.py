@@ -18,10 +18,10 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.failures import ObserverErrors
 from langgraph_takeover.base.texts import escape_unprintable
 from langgraph_takeover.base.untrusted_input import describe_error
-from langgraph_takeover.base.values import TakeoverError
 
 _CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 _PACKAGE = "langgraph_takeover"

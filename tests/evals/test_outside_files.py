@@ -123,9 +123,9 @@ def _main(module: str) -> Callable[[], None]:
     if module != "handoff":
         return import_module(f"langgraph_takeover.{module}").main  # type: ignore[no-any-return]
     from langgraph_takeover.graph.cli.handoff_commands import add_commands
-    from langgraph_takeover.graph.cli.main import _report_errors, app
+    from langgraph_takeover.graph.cli.main import app
 
-    add_commands(app, _report_errors)
+    add_commands(app)
     return partial(app, prog_name="python -m handoff")
 
 

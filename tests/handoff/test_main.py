@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from typer.testing import CliRunner, Result
 
 from langgraph_takeover.graph.cli.handoff_commands import add_commands
-from langgraph_takeover.graph.cli.main import _report_errors, app
+from langgraph_takeover.graph.cli.main import app
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordStore, to_json
 from langgraph_takeover.handoff.text.fence import neutralize
@@ -27,7 +27,7 @@ from .records.test_record import NOTES, RECORD
 
 ROOT = Path(__file__).parents[2]
 if not any(each.name == "capture" for each in app.registered_commands):
-    add_commands(app, _report_errors)
+    add_commands(app)
 HOSTILE = "\x1b]0;owned\x07 caf\xe9 \u202e \udce9\tend"
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.notes.structured_note import BUDGET_TOKENS
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, StatedFields
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
-from langgraph_takeover.handoff.trace.events import ActionProtocol, Event, FileRead
+from langgraph_takeover.handoff.trace.events import Event, FileRead
 from langgraph_takeover.handoff.views import VIEWS, Recipient, find_view, measure_view
 from langgraph_takeover.sandbox.interface import FileChange
 

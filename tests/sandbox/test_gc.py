@@ -100,7 +100,7 @@ COMMANDS = """
 import json, os, sys, tempfile
 import docker
 from langgraph_takeover.sandbox.cli import terminal as listing
-from langgraph_takeover.sandbox.gc import collector
+from langgraph_takeover.sandbox import gc as collector
 from langgraph_takeover.sandbox.cli.main import app, gc
 
 for line in sys.stdin:
@@ -277,14 +277,13 @@ print(lost)
 """
 _COLLECTOR = """
 import os, sys
-from langgraph_takeover.sandbox.gc import remove
+from langgraph_takeover.sandbox import gc
 from langgraph_takeover.sandbox.gc import CollectionRequest
-from langgraph_takeover.sandbox.gc import files
 
 ended = 0
 while not os.path.exists(sys.argv[1]):
-    for found in list(files.list_stored_resources(CollectionRequest(include_bases=True))):
-        ended += found.is_stale and remove(found) is None
+    for found in list(gc.list_stored_resources(CollectionRequest(include_bases=True))):
+        ended += found.is_stale and gc.remove_resource(found) is None
 print(ended)
 """
 
@@ -490,7 +489,7 @@ def list_containers(owner: str) -> list[Any]:
 
 GRADING = """
 import sys
-from langgraph_takeover.sandbox.backends.docker import OwnedClient
+from langgraph_takeover.sandbox.docker_client import OwnedClient
 
 client = OwnedClient(sys.argv[1], network=False)
 container = client.containers.create(image=sys.argv[2], user="root", detach=True, command="tail -f /dev/null")

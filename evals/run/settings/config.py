@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
+from langgraph_takeover.base.errors import TakeoverError, describe_other_version
 from langgraph_takeover.base.untrusted_input import describe_error, parse_json, read_untrusted_file
-from langgraph_takeover.base.values import Frozen, TakeoverError, describe_other_version
+from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.models import (
     ModelEntry,

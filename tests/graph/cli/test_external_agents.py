@@ -172,7 +172,7 @@ def test_wrong_requests_are_one_line(
 
     from langgraph_takeover.evals.models.factory import build_agent_model
     from langgraph_takeover.graph.cli.handoff_commands import add_commands
-    from langgraph_takeover.graph.cli.main import _report_errors, app
+    from langgraph_takeover.graph.cli.main import app
 
     monkeypatch.chdir(terminal.repository)
     for name, value in terminal.environment.items():
@@ -183,7 +183,7 @@ def test_wrong_requests_are_one_line(
         record.write_text("{}")
     before = describe_tree(terminal.root)
     if not any(each.name == "capture" for each in app.registered_commands):
-        add_commands(app, _report_errors)
+        add_commands(app)
     done = CliRunner().invoke(app, words, obj=build_agent_model)
     assert done.exit_code == code, done.output
     assert message in done.stderr

@@ -271,7 +271,7 @@ def test_undo_after_a_kill(workplace: Workplace, record: str, program: Path, sto
     script = f"""
 import os, signal
 from pathlib import Path
-from langgraph_takeover.graph.continuation import preparation, undo
+from langgraph_takeover.graph.continuation import continue_record as preparation, undo
 work = preparation.{stop}
 def kill(*arguments):
     work(*arguments)

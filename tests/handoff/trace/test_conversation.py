@@ -16,9 +16,10 @@ from langgraph_takeover.handoff.delegation_selection import (
     build_read_cache,
     select_record_payload,
 )
+from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.records.record import EditedFile, HandoffRecord
 from langgraph_takeover.handoff.trace.conversation import RESULT_NOT_RECORDED
-from langgraph_takeover.handoff.trace.events import UNREADABLE, ActionProtocol, Event, FileRead
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, FileRead
 from langgraph_takeover.handoff.views import VIEWS, Recipient, find_view, measure_view
 from langgraph_takeover.nodes.model.actions import parse_action
 from langgraph_takeover.sandbox.interface import FileChange

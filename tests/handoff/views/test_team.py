@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.text.fence import CLOSING, OPENING
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, ActionProtocol, Event, write_action
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, Event, write_action
 from langgraph_takeover.handoff.views.team_views import (
     TurnPass,
     build_agent_messages,

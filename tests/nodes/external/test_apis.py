@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from langgraph_takeover.base.values import TakeoverError
+from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.nodes.external.apis import (
     Api,
     ModelRequest,

@@ -570,7 +570,7 @@ def read_digest(archive_path: Path) -> str:
 COST = """
 import resource, sys, time
 from pathlib import Path
-from langgraph_takeover.sandbox.snapshots import archive_reader, docker_images as images, archive_members as members
+from langgraph_takeover.sandbox.snapshots import archive_reader, images, archive_members as members
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 try:

@@ -11,7 +11,7 @@ import pytest
 
 _LOST = """
 import os, signal, sys, time, weakref
-from langgraph_takeover.evals.run.execution import signals as endings
+from langgraph_takeover.evals.run.execution import executors as endings
 
 class Thing:
     pass
