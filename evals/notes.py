@@ -124,7 +124,7 @@ def _write_all(
     from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
     from langgraph_takeover.handoff.records.record import Notes, RecordError, parse_model, write_durably
     from langgraph_takeover.nodes.model.errors import ModelError
-    from langgraph_takeover.nodes.records import build_ask
+    from langgraph_takeover.nodes.model.note_calls import build_ask
 
     llm = build_notes_llm(
         model, base_url=base_url, models=entries, max_tokens=OUTPUT_TOKENS, read_timeout_s=read_timeout_s

@@ -31,7 +31,7 @@ from langgraph_takeover.handoff.views.common import recall_events
 from langgraph_takeover.nodes.context.settings import SettingsError, describe_validation_error
 from langgraph_takeover.nodes.context.team_members import name_model
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
-from langgraph_takeover.nodes.records import write_model_notes
+from langgraph_takeover.nodes.model.note_calls import write_model_notes
 from langgraph_takeover.sandbox.interface import Snapshot
 
 _WINDOW_TOKENS = 128_000

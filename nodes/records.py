@@ -1,43 +1,33 @@
-"""Creation of handoff records, exactly one per point, and of the notes on them."""
+"""Creation of handoff records: exactly one per point, however often a node is run."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
 from langgraph_takeover.base.telemetry import Attributes, start_span
-from langgraph_takeover.handoff.notes.writer import AskModel, PromptTooLongError, write_notes
 from langgraph_takeover.handoff.records.envelope import Payload
 from langgraph_takeover.handoff.records.record import (
     EditedFile,
     ExternalSession,
     HandoffRecord,
-    Notes,
     RecordError,
     RecordStore,
     TaskBrief,
 )
 from langgraph_takeover.handoff.records.record_facts import add_left_out, add_observed_changes, build_parent
 from langgraph_takeover.handoff.records.verification import require_changes
-from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage, compute_differences, sum_forms
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences, sum_forms
 from langgraph_takeover.handoff.trace.file_kinds import is_source, mark_new_project
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import load_changes, load_events, report_progress
-from langgraph_takeover.nodes.model.calls import CallCount, OnWait, ask_with_schema
-from langgraph_takeover.nodes.model.deadlines import Cancellation
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.nodes.model.message_content import describe_empty_reply, is_truncated
-from langgraph_takeover.nodes.model.usage import count_uncounted_calls, estimate_tokens, measure_usage
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files, read_small_files
@@ -300,79 +290,3 @@ def compute_patch_fields(
     except RepositoryError as error:
         return {"patch": "", "patch_error": str(error)}
     return {"patch": patch.text, "left_out": patch.left_out, "left_out_count": patch.left_out_count}
-
-
-class NotesCall(NamedTuple):
-    """One call of the model that writes notes."""
-
-    note: Literal["summary", "structured"]
-    usage: Usage
-    uncounted_calls: int
-    """Requests whose tokens are unknown: this one, and refused or failed attempts before it."""
-    empty_reply: str
-    """What a reply without text had instead; empty for any other reply."""
-    is_truncated: bool
-    """Whether the reply ended at its length limit."""
-
-
-def build_ask(
-    model: BaseChatModel,
-    *,
-    timeout_s: float,
-    window_tokens: int | None = None,
-    begin_call: Callable[[], CallCount] = CallCount,
-    on_call: Callable[[NotesCall], None] = lambda call: None,
-    cancellation: Cancellation | None = None,
-    on_wait: OnWait | None = None,
-    max_wait_s: float = math.inf,
-) -> AskModel:
-    """Return the function by which `write_notes` calls the model.
-
-    A prompt that exceeds the known window is not sent. `begin_call` makes the counter of a call's requests, and `on_call`
-    learns of every call.
-    """
-
-    def ask(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
-        if window_tokens is not None and estimate_tokens(messages) >= window_tokens:
-            raise PromptTooLongError(f"the prompt exceeds the window of {window_tokens:,} tokens")
-        try:
-            reply = ask_with_schema(
-                model,
-                messages,
-                schema,
-                timeout_s=timeout_s,
-                count=begin_call(),
-                cancellation=cancellation,
-                on_wait=on_wait,
-                max_wait_s=max_wait_s,
-            )
-        except ContextWindowError as error:
-            raise PromptTooLongError(str(error)) from error
-        usage = measure_usage(reply, messages)
-        uncounted = count_uncounted_calls(reply, usage)
-        note: Literal["summary", "structured"] = "summary" if schema is None else "structured"
-        on_call(NotesCall(note, usage, uncounted, describe_empty_reply(reply), is_truncated(reply)))
-        # A sum without the earlier attempts would be a part.
-        return reply.text, usage.model_copy(update={"estimated": uncounted > 0})
-
-    return ask
-
-
-def write_model_notes(
-    record: HandoffRecord,
-    model: BaseChatModel,
-    model_name: str,
-    *,
-    timeout_s: float,
-    cancellation: Cancellation | None = None,
-    on_wait: OnWait | None = None,
-    max_wait_s: float = math.inf,
-) -> Notes | None:
-    """Return the notes that a model writes on a record; None if the model fails."""
-    ask = build_ask(
-        model, timeout_s=timeout_s, cancellation=cancellation, on_wait=on_wait, max_wait_s=max_wait_s
-    )
-    try:
-        return write_notes(record, ask, model_name)
-    except ModelError:
-        return None

@@ -32,8 +32,9 @@ from langgraph_takeover.nodes.events import (
 from langgraph_takeover.nodes.external.conversation import begin_session
 from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL
 from langgraph_takeover.nodes.model.calls import find_api_keys
+from langgraph_takeover.nodes.model.note_calls import write_model_notes
 from langgraph_takeover.nodes.model.tool_schemas import build_custom_schema
-from langgraph_takeover.nodes.records import create_record, list_base_directories, write_model_notes
+from langgraph_takeover.nodes.records import create_record, list_base_directories
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE

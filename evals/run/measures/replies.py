@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 from langgraph_takeover.nodes.model.message_content import CUT_OFF, EMPTY_REPLY, THOUGHT_ONLY
-from langgraph_takeover.nodes.records import NotesCall
+from langgraph_takeover.nodes.model.note_calls import NotesCall
 
 _DIGITS = 8
 """Decimals of an amount: the smallest call costs a fraction of a millionth of a dollar."""

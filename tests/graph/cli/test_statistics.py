@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.records.record import RECORD_FILE
 from ..conftest import DONE, EDIT, FIX, RunHarness, scripted_model
 from ..delivery.test_delivery import QUICK, UNDERSTOOD, deliver_record, offer_first_record
 
-add_commands(main.app, main._report_errors)
+add_commands(main.app)
 
 
 def call_stats(*argv: str) -> Result:

@@ -8,7 +8,7 @@ from langgraph_takeover.evals.run.measures.replies import (
 )
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Usage
 from langgraph_takeover.nodes.model.message_content import CUT_OFF, EMPTY_REPLY, THOUGHT_ONLY
-from langgraph_takeover.nodes.records import NotesCall
+from langgraph_takeover.nodes.model.note_calls import NotesCall
 
 
 def answers(*texts: str, tool: str = UNREADABLE, refused: bool = True) -> list[Event]:
