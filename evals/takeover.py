@@ -128,7 +128,7 @@ def run(
     ):
         # These take as long as the workers take to start.
         from langgraph_takeover.evals.report import make_report
-        from langgraph_takeover.evals.run import checks as reuse
+        from langgraph_takeover.evals.run import reuse
         from langgraph_takeover.evals.run.execution import threads
         from langgraph_takeover.evals.run.execution.jobs import RunJobs
         from langgraph_takeover.evals.run.results import load_results

@@ -12,13 +12,14 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.evals import injections
 from langgraph_takeover.evals.injections import Injection, Substitutions, load_injections
 from langgraph_takeover.evals.models import parse_model_name, require_entry
-from langgraph_takeover.evals.run.checks import check_inputs, check_takeovers
+from langgraph_takeover.evals.run.checks import check_takeovers
 from langgraph_takeover.evals.run.execution import stages
 from langgraph_takeover.evals.run.preparation import (
     check_ledger,
     check_unused,
     create_run,
 )
+from langgraph_takeover.evals.run.reuse import check_inputs
 from langgraph_takeover.evals.run.rows import Fields, Row, Takeover
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,

@@ -43,9 +43,9 @@ PAPER_COLUMNS = (
 )
 _NOTES = (
     "The paper's numbers are as published (evals/reports/published_tables.yaml). The paper reports results by combination of "
-    "models. If our successor's name contains qwen, gemma or devstral, it is compared with the combination that has that successor (in "
-    "the paper's table 5, that predecessor); else lowest and highest cover all combinations. The paper's table 4 has only Qwen to "
-    "Qwen. Its tables 1 and 7 cover three successors.",
+    "models. If our successor's name contains qwen, gemma or devstral, it is compared with the combination that has that successor "
+    "(in the paper's table 5, that predecessor); else lowest and highest cover all combinations. The paper's table 4 has only "
+    "Qwen to Qwen. Its tables 1 and 7 cover three successors.",
     "Ours is computed as the paper's number: levels and differences of its tables 2, 4, 5 and 7 to 9 over all takeovers of a view "
     "(our table 20), those of its tables 3 and 6 over pairs (our table 3). Difference: ours minus the paper's; with several "
     "combinations, the distance from their range, and 0 inside. Differences of percentages are in percentage points. A "

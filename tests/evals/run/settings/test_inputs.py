@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.evals.run.checks import check_source
 from langgraph_takeover.evals.run.measures.replies import digest_notes, find_changed_note
 from langgraph_takeover.evals.run.preparation import load_all_tasks
 from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.evals.run.reuse import check_source
 from langgraph_takeover.evals.run.rows import NotesRow
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageError, remove_password
 from langgraph_takeover.evals.run.settings.inputs import (
