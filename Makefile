@@ -1,6 +1,6 @@
 # `make takeover` runs the main job, `make studio` serves LangGraph Studio, `make test` passes the tests that protect
-# correctness, `make test-all` passes all of them, `make docs` builds the site, `make bench` measures, `make compare` compares
-# with other projects. All set up what they need.
+# correctness, `make coverage` shows what these do not reach, `make test-all` passes all tests, `make docs` builds the
+# site, `make bench` measures, `make compare` compares with other projects. All set up what they need.
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
@@ -20,7 +20,7 @@ DEEPAGENTS_READY := $(DEEPAGENTS)/.ready
 BENCH ?=
 COMPARE ?=
 
-.PHONY: setup agents deepagents takeover studio check test test-all lint docs bench compare clean
+.PHONY: setup agents deepagents takeover studio check test coverage test-all lint docs bench compare clean
 .DEFAULT_GOAL := takeover
 
 setup: $(READY)
@@ -81,6 +81,9 @@ check: $(READY)
 # Random examples are few, and the same in every run; `test-all` draws new ones.
 test: check
 	$(PYTEST) -m "not slow"
+
+coverage: check
+	$(PYTEST) -m "not slow" --cov --cov-report=term
 
 test-all: SEED := $(SEED)
 test-all: check agents deepagents
