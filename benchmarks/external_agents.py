@@ -26,7 +26,7 @@ from benchmarks.testbed import make_testbed
 from langgraph_takeover import SandboxSpec, open_home, run, sandbox
 from langgraph_takeover.agents import ADAPTERS, AgentProgramError, ExternalAgent, external_agent
 from langgraph_takeover.handoff.trace.events import Action
-from langgraph_takeover.testing.agents.programs import AgentKit, ScriptedEndpoint
+from langgraph_takeover.testing.agents.agent_programs import AgentKit, ScriptedEndpoint
 from langgraph_takeover.testing.agents.wire import ScriptedReply
 
 _TASK = "Run the commands."

@@ -29,7 +29,7 @@ from benchmarks.figures import Figure, Goal, format_count, print_figures, print_
 from benchmarks.runtime import DirectModel, time_runtime
 from langgraph_takeover.base.telemetry import start_span
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.nodes.telemetry import (
+from langgraph_takeover.nodes.genai_spans import (
     describe_request,
     describe_result,
     start_chat_span,

@@ -12,7 +12,7 @@ import typer
 from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE, SingleUseCommand
 from langgraph_takeover.evals.cli.trace_files import WorkspaceOption
-from langgraph_takeover.evals.run.settings.options import NOTES_TIMEOUT_S
+from langgraph_takeover.evals.run.settings.run_options import NOTES_TIMEOUT_S
 from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run_app
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _write_all(
     from langgraph_takeover.evals.models import build_notes_llm
     from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
     from langgraph_takeover.handoff.records.record import Notes, RecordError, parse_model, write_durably
-    from langgraph_takeover.nodes.model.errors import ModelError
+    from langgraph_takeover.nodes.model.model_errors import ModelError
     from langgraph_takeover.nodes.model.note_calls import build_ask
 
     llm = build_notes_llm(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.evals.cli.options import OPTIONS
+from langgraph_takeover.evals.cli.command_options import OPTIONS
 from langgraph_takeover.evals.cli.runner import (
     DONE,
     EXIT_CODES,

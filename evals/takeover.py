@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from langgraph_takeover.evals.cli import options as opt
+from langgraph_takeover.evals.cli import command_options as opt
 from langgraph_takeover.evals.cli.runner import (
     DONE,
     USAGE,

@@ -17,9 +17,9 @@ from langgraph_takeover.nodes.agent.take_over import confirm, receive
 from langgraph_takeover.nodes.agent.think import think
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.delegate import delegate
-from langgraph_takeover.nodes.events import last_action
 from langgraph_takeover.nodes.model.actions import BUILT_IN_TOOLS, DELEGATE_TOOL
 from langgraph_takeover.nodes.state import ActionEdgeState, AgentState, ReplyEdgeState, ThoughtEdgeState
+from langgraph_takeover.nodes.state_events import last_action
 from langgraph_takeover.nodes.tools.custom_tools import tool
 from langgraph_takeover.nodes.tools.editor import editor
 from langgraph_takeover.nodes.tools.shell_command import shell

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.graph.mcp.transports import ConnectionGuard
 
 DATABASE_PATH = Path(".langgraph_api", "checkpoints.sqlite")

@@ -12,11 +12,11 @@ from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.records.record import RecordError, TaskBrief
 from langgraph_takeover.handoff.records.record_facts import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.nodes.events import find_call_id, load_event, load_events
 from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason, ToolQuestion
+from langgraph_takeover.nodes.state_events import find_call_id, load_event, load_events
 from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files
 from langgraph_takeover.sandbox.repository import LeftOut, Patch, RepositoryError, patch_since
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langgraph_takeover.graph.cli.main import main as run
+from langgraph_takeover.graph.cli.handoff_cli import main as run
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

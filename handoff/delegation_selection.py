@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.points.validation import ShellLocation, find_val
 from langgraph_takeover.handoff.records.envelope import DeadEnd, Payload, RanCommand, ReadFile
 from langgraph_takeover.handoff.records.record import EditedFile, HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect, is_search
-from langgraph_takeover.handoff.shell.programs import find_running_spellings
+from langgraph_takeover.handoff.shell.program_table import find_running_spellings
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.text.patch_sections import split_patch
 from langgraph_takeover.handoff.trace.conversation import (

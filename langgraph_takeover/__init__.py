@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from langgraph_takeover.base.errors import TakeoverError
+    from langgraph_takeover.base.takeover_error import TakeoverError
     from langgraph_takeover.graph.agent import build_agent, build_takeover
     from langgraph_takeover.graph.checkpoints.inspection import CheckpointInfo
     from langgraph_takeover.graph.delivery.delivery import Delivery, deliver
@@ -50,7 +50,7 @@ _MODULES = {
     "Run": "graph.runs.run",
     "RunStatus": "graph.outcome",
     "SandboxSpec": "sandbox.interface",
-    "TakeoverError": "base.errors",
+    "TakeoverError": "base.takeover_error",
     "ViewName": "handoff.names",
     "build_agent": "graph.agent",
     "build_takeover": "graph.agent",

@@ -1,8 +1,8 @@
 """Every error that a public function raises. All derive from `TakeoverError` and from the builtin that they are."""
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.evals.models.entries import ModelsFileError
-from langgraph_takeover.evals.models.names import ModelNameError
+from langgraph_takeover.evals.models.model_names import ModelNameError
 from langgraph_takeover.graph.usage_errors import (
     ActResultError,
     CaptureError,
@@ -46,7 +46,7 @@ from langgraph_takeover.handoff.views import UnknownViewError
 from langgraph_takeover.nodes.context.agent_program import AgentProgramError, ExternalAgentError
 from langgraph_takeover.nodes.context.settings import MissingContextError, SettingsError
 from langgraph_takeover.nodes.context.team_members import UnknownAgentError
-from langgraph_takeover.nodes.model.errors import (
+from langgraph_takeover.nodes.model.model_errors import (
     ContextWindowError,
     ModelError,
     PermanentModelError,

@@ -39,7 +39,6 @@ from langgraph_takeover.nodes.context.settings import (
     SettingsError,
     get_agent_context,
 )
-from langgraph_takeover.nodes.events import add_costs, clip_text, last_action, report_progress
 from langgraph_takeover.nodes.records import (
     build_full_trace,
     build_record_id,
@@ -48,6 +47,7 @@ from langgraph_takeover.nodes.records import (
 )
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
+from langgraph_takeover.nodes.state_events import add_costs, clip_text, last_action, report_progress
 from langgraph_takeover.nodes.tools.execution import refuse_action, run_action
 from langgraph_takeover.sandbox.interface import Sandbox
 from langgraph_takeover.sandbox.repository import MergeConflict, MergeResult, RepositoryError, merge

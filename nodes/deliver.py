@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tenacity import RetryCallState, wait_exponential, wait_random
 from typing_extensions import TypedDict
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.ledger import Ledger, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState, IllegalTransitionError
@@ -25,7 +25,7 @@ from langgraph_takeover.handoff.records.envelope import RESENDABLE_KINDS, parse_
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import wrap_in_fence
 from langgraph_takeover.nodes.model.calls import ask_with_schema
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
+from langgraph_takeover.nodes.model.model_errors import ContextWindowError, ModelError
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 

@@ -27,9 +27,9 @@ from langgraph_takeover.handoff.records.verification import require_changes
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences, sum_forms
 from langgraph_takeover.handoff.trace.file_kinds import is_source, mark_new_project
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import load_changes, load_events, report_progress
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, get_task
+from langgraph_takeover.nodes.state_events import load_changes, load_events, report_progress
 from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files, read_small_files
 from langgraph_takeover.sandbox.interface import Sandbox
 from langgraph_takeover.sandbox.repository import (

@@ -12,7 +12,7 @@ from langgraph.channels import DeltaChannel, EphemeralValue
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.records.record import ExternalSession, TaskBrief
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets

@@ -15,15 +15,15 @@ from langgraph_takeover.nodes.agent.steps import NodeSteps
 from langgraph_takeover.nodes.agent.think import think
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context, get_member
 from langgraph_takeover.nodes.context.team_members import TeamMember
-from langgraph_takeover.nodes.events import (
+from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state_events import (
     last_action,
     record_observation,
     report_progress,
     restore_event_data,
     store_texts_once,
 )
-from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.tools.custom_tools import list_extra_tools
 from langgraph_takeover.nodes.tools.execution import refuse_action
 

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
 
 BackendName = Literal["docker", "host", "process"]

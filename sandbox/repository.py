@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.failures import clean_up
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, SandboxUnavailableError
 from langgraph_takeover.sandbox.repository_index import INDEX_SCRIPT, MAX_FILE_BYTES

@@ -20,7 +20,7 @@ import typer
 import yaml
 
 from langgraph_takeover.evals import models
-from langgraph_takeover.evals.cli.options import OPTIONS
+from langgraph_takeover.evals.cli.command_options import OPTIONS
 from langgraph_takeover.evals.models.factory import build_agent_model
 from langgraph_takeover.evals.run import preparation
 from langgraph_takeover.evals.run.settings.config import RunConfig, read_stages, shorten_model_name
@@ -32,7 +32,7 @@ from .test_docs import DOCUMENTS, SCRIPTS, commands
 from .test_layers import LAYERS, ROOT
 
 _MODULES = {
-    script: module if script != "handoff" else "langgraph_takeover.graph.cli.main"
+    script: module if script != "handoff" else "langgraph_takeover.graph.cli.handoff_cli"
     for script, module in SCRIPTS.items()
 }
 _BY_MODULE = {

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from langgraph_takeover.evals.cli.options import PANELS
+from langgraph_takeover.evals.cli.command_options import PANELS
 
 from .test_docs import DOCUMENTS, SCRIPTS
 
@@ -28,7 +28,7 @@ def list_commands() -> Iterator[tuple[str, ...]]:
 
 def load_app(script: str) -> Any:
     module = SCRIPTS[script]
-    return import_module("langgraph_takeover.graph.cli.main" if script == "handoff" else module).app
+    return import_module("langgraph_takeover.graph.cli.handoff_cli" if script == "handoff" else module).app
 
 
 @pytest.mark.parametrize("command", list(list_commands()), ids=" ".join)

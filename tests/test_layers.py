@@ -132,6 +132,17 @@ def test_no_import_cycle_and_few_names(package: str) -> None:
     assert len(children - commands - {"__main__"}) <= MAX_NAMES
 
 
+def test_a_file_name_is_used_once() -> None:
+    """A name finds one module; the public modules of the wheel, which users import, may share theirs."""
+    paths = [
+        path
+        for path in (*BASE, *MODULES, *(ROOT / PACKAGE / "testing").rglob("*.py"))
+        if path.stem[:2] != "__"
+    ]
+    named = {path.stem: path for path in paths}
+    assert [_name(path) for path in paths if named[path.stem] != path] == []
+
+
 def test_every_layer_has_modules() -> None:
     assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(LAYERS)
 

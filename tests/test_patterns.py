@@ -46,7 +46,7 @@ CUT_TO = {
     "evals.models.replay:_INSTANCE_ID": replay._MAX_ID_CHARS,
 }
 """Modules and patterns whose texts are cut to that many characters before they are searched."""
-ONLY_MATCHED = {"handoff.shell.programs": _ANCHORED}
+ONLY_MATCHED = {"handoff.shell.program_table": _ANCHORED}
 """Modules whose patterns are fields of a table, with the methods that are called on them."""
 NOT_LISTED = {
     (

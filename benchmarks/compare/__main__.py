@@ -19,7 +19,7 @@ from benchmarks.compare.page import PAGE, RESULTS, Comparison, Result, format_pa
 from benchmarks.compare.runs import PROGRAMS, ROOT, run_task
 from benchmarks.compare.scripts import TASKS
 from benchmarks.figures import refuse, run_command
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 
 _UNFINISHED = ROOT / ".compare" / "unfinished.json"
 FAILED, INTERRUPTED = 1, 130

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.compare.runs import ROOT
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 CACHE = ROOT / ".compare" / "environments"

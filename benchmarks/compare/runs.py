@@ -17,7 +17,7 @@ import psutil
 
 from benchmarks.compare.scripts import SLEEP, Task, make_repository
 from benchmarks.compare.server import Request, ScriptedServer
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"

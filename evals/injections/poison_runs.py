@@ -35,7 +35,7 @@ from langgraph_takeover.evals.run.settings.config import (
     read_views,
 )
 from langgraph_takeover.evals.run.settings.inputs import compute_inputs
-from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS
+from langgraph_takeover.evals.run.settings.run_options import OPTION_FIELDS
 from langgraph_takeover.evals.tasks import Task, load_tasks
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.readers import read_traces

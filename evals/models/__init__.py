@@ -16,7 +16,7 @@ from langgraph_takeover.evals.models.factory import (
     build_notes_model,
     find_notes_limit,
 )
-from langgraph_takeover.evals.models.names import (
+from langgraph_takeover.evals.models.model_names import (
     MODEL_NAME_FORMS,
     ORACLE,
     ModelName,

@@ -11,7 +11,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import Field
 
 EXTENDS_CLIENT_LIBRARY = True
-"""For `nodes.model.errors`: an error in this module is a fault of the endpoint's reply."""
+"""For `nodes.model.model_errors`: an error in this module is a fault of the endpoint's reply."""
 
 
 class EndpointModel(ChatOpenAI):

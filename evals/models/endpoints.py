@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph_takeover.evals.models.entries import ModelEntry, Models, describe_url_problem
 from langgraph_takeover.evals.models.facts import ORACLE_FILE
-from langgraph_takeover.evals.models.names import (
+from langgraph_takeover.evals.models.model_names import (
     NATIVE,
     ModelName,
     ModelNameError,

@@ -14,7 +14,7 @@ from langgraph_takeover.evals.models.endpoints import (
 )
 from langgraph_takeover.evals.models.entries import ModelEntry, Models
 from langgraph_takeover.evals.models.facts import read_facts
-from langgraph_takeover.evals.models.names import (
+from langgraph_takeover.evals.models.model_names import (
     NATIVE,
     ModelName,
     ModelNameError,

@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.text.fence import CHANGED_FILES
 from langgraph_takeover.handoff.trace.events import Action
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 
 _MARGIN = re.compile(r"^(\s*\d+\t|[+-]|[^\s:]+:\d+:)")
 _EVENT_HEADING = re.compile(r"^## (e\d+) · ", re.MULTILINE)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from langgraph_takeover.base.errors import TakeoverError
-from langgraph_takeover.evals.models.names import ModelName, ModelNameError, parse_model_name
+from langgraph_takeover.base.takeover_error import TakeoverError
+from langgraph_takeover.evals.models.model_names import ModelName, ModelNameError, parse_model_name
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import TraceError, describe_warnings, read_traces

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.untrusted_input import describe_error, parse_json, read_untrusted_file
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.points.annotations import AnnotatedStep

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from langgraph_takeover.base.errors import TakeoverError, describe_other_version
+from langgraph_takeover.base.takeover_error import TakeoverError, describe_other_version
 from langgraph_takeover.base.untrusted_input import describe_error, parse_json, read_untrusted_file
 from langgraph_takeover.evals.run.rows import (
     STAGES,

@@ -31,7 +31,7 @@ from langgraph_takeover.evals.run.settings.config import (
     remove_password,
 )
 from langgraph_takeover.evals.run.settings.inputs import compute_inputs, find_input_difference
-from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
+from langgraph_takeover.evals.run.settings.run_options import OPTION_FIELDS, RunOptions
 from langgraph_takeover.evals.run.settings.study import (
     add_continuation,
     check_tiers,
@@ -41,7 +41,7 @@ from langgraph_takeover.evals.run.settings.study import (
 )
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks, locate_source
 from langgraph_takeover.handoff.names import AGENT_NAMES
-from langgraph_takeover.nodes.context.options import select_options
+from langgraph_takeover.nodes.context.agent_options import select_options
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
 
 

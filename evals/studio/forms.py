@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.views import VIEWS
-from langgraph_takeover.nodes.context.options import AgentOptions
+from langgraph_takeover.nodes.context.agent_options import AgentOptions
 
 MODELS_VARIABLE = "TAKEOVER_MODELS"
 MODELS_FILE_VARIABLE = "TAKEOVER_MODELS_FILE"

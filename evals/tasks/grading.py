@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.telemetry import start_span
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.evals.tasks import Task, TaskSourceError

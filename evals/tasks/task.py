@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.prompts import load_prompt

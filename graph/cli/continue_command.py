@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 import typer
 from typer import Option
 
-from langgraph_takeover.base.errors import TakeoverError
-from langgraph_takeover.graph.cli.options import UsageError, print_left_out, print_safely
+from langgraph_takeover.base.takeover_error import TakeoverError
+from langgraph_takeover.graph.cli.handoff_options import UsageError, print_left_out, print_safely
 from langgraph_takeover.graph.cli.record_ids import (
     AgentHomeOption,
     RecordArgument,

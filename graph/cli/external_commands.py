@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from langgraph_takeover.graph.cli.continue_command import CONTINUE_EPILOG, continue_
-from langgraph_takeover.graph.cli.options import (
+from langgraph_takeover.graph.cli.handoff_options import (
     UnisolatedOption,
     UsageError,
     print_safely,

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from langgraph_takeover.graph.cli import external_commands, participant_commands
-from langgraph_takeover.graph.cli.options import (
+from langgraph_takeover.graph.cli.handoff_options import (
     DatabaseOption,
     DirectoryOption,
     HomeOption,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from langgraph_takeover.graph.cli.options import (
+from langgraph_takeover.graph.cli.handoff_options import (
     DatabaseOption,
     DirectoryOption,
     HomeOption,

@@ -16,12 +16,7 @@ from typer import Argument, Option
 
 from langgraph_takeover.base.texts import escape_unprintable
 from langgraph_takeover.base.untrusted_input import describe_error
-from langgraph_takeover.graph.cli.options import (
-    DATABASE_FILE,
-    UsageError,
-    list_homes,
-    print_safely,
-)
+from langgraph_takeover.graph.cli.handoff_options import DATABASE_FILE, UsageError, list_homes, print_safely
 from langgraph_takeover.handoff.names import HOME_VARIABLE, PROJECT_HOME, USER_HOME
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ from langgraph_takeover.handoff.records.verification import require_changes
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.nodes.context.agent_program import describe_untested_program, external_agent
 from langgraph_takeover.nodes.context.settings import Progress
-from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
+from langgraph_takeover.nodes.external.agent_turns import Opening, build_record_opening
 from langgraph_takeover.nodes.records import save_record
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.changes.change_report import find_file_digest

@@ -39,8 +39,8 @@ from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.nodes.context.settings import ProgressCallback
-from langgraph_takeover.nodes.model.errors import PermanentModelError
 from langgraph_takeover.nodes.model.human import HumanLeftError, HumanModel
+from langgraph_takeover.nodes.model.model_errors import PermanentModelError
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 
 _NO_TIME_LIMIT_S = 30 * 24 * 3600.0

@@ -24,10 +24,10 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.records.verification import verify_record
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
 from langgraph_takeover.nodes.deliver import DeliveryPolicy
-from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.records import save_record
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state_events import load_events
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 from langgraph_takeover.sandbox.repository import RepositoryError, patch_since
 

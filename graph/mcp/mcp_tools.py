@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 from pydantic.json_schema import GenerateJsonSchema
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.delivery.offers import hand_over
 from langgraph_takeover.graph.delivery.participants import accept_offer, complete_work

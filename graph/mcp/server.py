@@ -12,8 +12,8 @@ import anyio
 from mcp import MCPError, types
 from mcp.server import Server, ServerRequestContext
 
-from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.failures import get_logger
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.graph.mcp.mcp_tools import (
     PATCH_TEMPLATE,
     RECORD_TEMPLATE,

@@ -32,7 +32,6 @@ from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Action, Event, HandoffPoint, PointKind
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief, wait_for_review
-from langgraph_takeover.nodes.events import build_observation_event
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
 from langgraph_takeover.nodes.model.endpoint_rules import ConversationRepair, complete_turns, repair_replies
 from langgraph_takeover.nodes.model.message_content import adapt_messages, mark_client
@@ -43,6 +42,7 @@ from langgraph_takeover.nodes.records import build_record_id, save_record
 from langgraph_takeover.nodes.session.graph_tasks import find_later_state
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state_events import build_observation_event
 from langgraph_takeover.nodes.tools.editor import execute_editor
 from langgraph_takeover.nodes.tools.shell_command import execute_command
 from langgraph_takeover.sandbox.interface import Sandbox

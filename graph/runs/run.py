@@ -25,7 +25,7 @@ from langgraph_takeover.graph.runs.argument_checks import (
     snapshot_not_found_error,
     validate_answer,
 )
-from langgraph_takeover.graph.runs.execution import GraphCall, GraphRunner, ThreadGraphs
+from langgraph_takeover.graph.runs.thread_runs import GraphCall, GraphRunner, ThreadGraphs
 from langgraph_takeover.graph.usage_errors import WaitingError
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.names import CONTINUATION, TakeoverView
@@ -34,11 +34,11 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.agent.step_edits import count_open_calls, restore_texts
 from langgraph_takeover.nodes.agent.think import find_spent_budget
 from langgraph_takeover.nodes.context.settings import AgentContext, ProgressCallback, SettingsError
-from langgraph_takeover.nodes.events import answer_open_calls
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError, validate_state_update
+from langgraph_takeover.nodes.state_events import answer_open_calls
 from langgraph_takeover.sandbox.interface import Sandbox
 
 CONTINUED = (

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.recordings.sessions import ToolResult
 from langgraph_takeover.handoff.trace.conversation import History

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.untrusted_input import parse_json, read_untrusted_head
 from langgraph_takeover.handoff.agents import codex_rollouts
 from langgraph_takeover.sandbox.untrusted_trees import list_matches

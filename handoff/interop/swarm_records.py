@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.interop.session_records import build_record, list_handoff_points
-from langgraph_takeover.handoff.readers import swarm
+from langgraph_takeover.handoff.readers import swarm_messages
 from langgraph_takeover.handoff.recordings.recorded_run import TraceError
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore, TaskBrief
 from langgraph_takeover.handoff.text.redaction import redact
@@ -173,7 +173,7 @@ def attach_record(
     marks = [{"record": record.id} | (reference if n == 0 else {}) for n in range(len(messages))]
     return [
         message.model_copy(
-            update={"additional_kwargs": {**message.additional_kwargs, swarm.METADATA_KEY: mark}}
+            update={"additional_kwargs": {**message.additional_kwargs, swarm_messages.METADATA_KEY: mark}}
         )
         for message, mark in zip(messages, marks, strict=True)
     ]
@@ -183,7 +183,7 @@ def load_earlier_events(
     state: SwarmState, *, thread_id: str = "", records: RecordStore | None = None
 ) -> tuple[Event, ...]:
     """Load the events behind the view in a conversation. Raises RecordError."""
-    earlier = swarm.read_conversation(
+    earlier = swarm_messages.read_conversation(
         _normalize_state(state), "swarm", _make_finder(records, thread_id)
     ).earlier_record
     return earlier.trace if earlier else ()
@@ -191,8 +191,8 @@ def load_earlier_events(
 
 def _parse_conversation(
     state: SwarmState, name: str, thread_id: str | None, records: RecordStore | None
-) -> swarm.SwarmConversation:
-    found = swarm.read_conversation(_normalize_state(state), name, _make_finder(records, thread_id))
+) -> swarm_messages.SwarmConversation:
+    found = swarm_messages.read_conversation(_normalize_state(state), name, _make_finder(records, thread_id))
     if not found.trace.events:
         raise TraceError(f"{name}: messages: no agent has said or done anything in them")
     return found
@@ -205,7 +205,7 @@ def _normalize_state(state: SwarmState) -> Any:
     return list(state)
 
 
-def _make_finder(records: RecordStore | None, thread_id: str | None) -> swarm.FindRecord:
+def _make_finder(records: RecordStore | None, thread_id: str | None) -> swarm_messages.FindRecord:
     """Looks up records in a store: only those of one thread, because any writer may name any record."""
 
     def find(record_id: str) -> HandoffRecord:
@@ -226,7 +226,7 @@ def _list_requested_points(trace: Trace) -> list[HandoffPoint]:
 
 
 def _build_record(
-    found: swarm.SwarmConversation, point: HandoffPoint, author: str, thread_id: str
+    found: swarm_messages.SwarmConversation, point: HandoffPoint, author: str, thread_id: str
 ) -> HandoffRecord:
     record = build_record(found.trace, point)
     task = record.task
@@ -240,7 +240,7 @@ def _build_record(
 
 def _find_last_agent(events: Sequence[Event]) -> str:
     """Return the agent of the last of these events, according to the handoffs among them."""
-    known = swarm.list_transfers(events)
+    known = swarm_messages.list_transfers(events)
     if not known:
         return ""
     if events[-1].tool != "handoff":

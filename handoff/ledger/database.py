@@ -31,8 +31,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from tenacity import retry, retry_if_exception, stop_after_attempt, stop_after_delay, wait_fixed
 
-from langgraph_takeover.base.errors import TakeoverError, describe_other_version
 from langgraph_takeover.base.failures import get_logger, run_all
+from langgraph_takeover.base.takeover_error import TakeoverError, describe_other_version
 from langgraph_takeover.base.untrusted_input import describe_error
 
 _DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM)

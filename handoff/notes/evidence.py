@@ -9,7 +9,7 @@ from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.detector_state import DetectorState, ValidationRun
 from langgraph_takeover.handoff.points.edits import is_source_change
 from langgraph_takeover.handoff.records.record import HandoffRecord
-from langgraph_takeover.handoff.shell.programs import find_running_spellings
+from langgraph_takeover.handoff.shell.program_table import find_running_spellings
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_patch
 from langgraph_takeover.handoff.trace.conversation import list_steps

@@ -11,7 +11,7 @@ from langgraph_takeover.handoff.points.detector_state import ValidationRun, desc
 from langgraph_takeover.handoff.points.detectors import classify_continuation, find_evidence
 from langgraph_takeover.handoff.records.record_facts import find_agent_number
 from langgraph_takeover.handoff.shell.command_effects import may_edit
-from langgraph_takeover.handoff.shell.programs import find_program, list_missing_programs
+from langgraph_takeover.handoff.shell.program_table import find_program, list_missing_programs
 from langgraph_takeover.handoff.shell.syntax import PLACEHOLDER, SimpleCommand, extract_heredocs
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.text.fence import (

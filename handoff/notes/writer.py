@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff import prompts
 from langgraph_takeover.handoff.notes.contradictions import find_missing_path, list_contradictions
 from langgraph_takeover.handoff.notes.evidence import Evidence

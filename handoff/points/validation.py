@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.shell import syntax
-from langgraph_takeover.handoff.shell.programs import PROGRAMS
+from langgraph_takeover.handoff.shell.program_table import PROGRAMS
 from langgraph_takeover.handoff.shell.runners import (
     Runner,
     ValidationKind,

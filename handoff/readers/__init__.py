@@ -33,7 +33,7 @@ from langgraph_takeover.handoff.readers import (
     kimi_code,
     langchain,
     pi,
-    swarm,
+    swarm_messages,
     swe_agent,
 )
 from langgraph_takeover.handoff.readers import openhands as openhands_v0
@@ -106,7 +106,7 @@ _FORMAT_TABLE = (
     _Format(("mini-swe-agent-v2",), lambda data: mini_swe_agent.is_v2(mini_swe_agent.wrap_messages(data)),
           lambda data, name: mini_swe_agent.read_v2(mini_swe_agent.wrap_messages(data), name)),
     _Format(("mini-swe-agent-v1",), mini_swe_agent.is_v1, mini_swe_agent.read_v1),
-    _Format(("langchain",), lambda data: langchain.has_messages(data) or swarm.is_swarm(data), swarm.read),
+    _Format(("langchain",), lambda data: langchain.has_messages(data) or swarm_messages.is_swarm(data), swarm_messages.read),
 )  # fmt: skip
 FORMATS = tuple(name for entry in _FORMAT_TABLE for name in entry.names)
 

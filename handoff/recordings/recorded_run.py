@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.texts import escape_surrogates
 from langgraph_takeover.handoff.recordings.inferred_actions import infer_changes
 from langgraph_takeover.handoff.recordings.inferred_files import InferredFiles

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError
 
-from langgraph_takeover.base.errors import TakeoverError, describe_other_version
 from langgraph_takeover.base.failures import sync_directory
+from langgraph_takeover.base.takeover_error import TakeoverError, describe_other_version
 from langgraph_takeover.base.untrusted_input import describe_error, parse_document, read_untrusted_file
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.names import ViewName

@@ -13,7 +13,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from langgraph_takeover.handoff.shell.programs import ALWAYS_HARMLESS, GIT_RESTORES, PROGRAMS, find_program
+from langgraph_takeover.handoff.shell.program_table import (
+    ALWAYS_HARMLESS,
+    GIT_RESTORES,
+    PROGRAMS,
+    find_program,
+)
 from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner
 from langgraph_takeover.handoff.shell.syntax import SimpleCommand, resolve_path
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command

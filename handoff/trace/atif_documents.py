@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from langgraph_takeover.base.errors import find_program_version
+from langgraph_takeover.base.takeover_error import find_program_version
 from langgraph_takeover.handoff.trace.events import Event, Trace, Usage
 
 _ESCAPED = "ud[89a-f][0-9a-f]{2}|u005c"

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.handoff.views.common import Recipient

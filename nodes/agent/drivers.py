@@ -16,8 +16,7 @@ from langgraph_takeover.nodes.context.settings import (
     SettingsError,
     describe_missing_tool_calls,
 )
-from langgraph_takeover.nodes.events import count_further_calls
-from langgraph_takeover.nodes.external.conversation import (
+from langgraph_takeover.nodes.external.agent_turns import (
     add_exit_codes,
     bind_request,
     is_external,
@@ -44,6 +43,7 @@ from langgraph_takeover.nodes.model.window import (
     measure_conversation,
 )
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state_events import count_further_calls
 from langgraph_takeover.nodes.tools.custom_tools import list_extra_tools, list_tool_names
 
 

@@ -16,7 +16,10 @@ from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint, count_forms
 from langgraph_takeover.nodes.context.agent_program import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import (
+from langgraph_takeover.nodes.external.agent_turns import count_side_work, is_lost, require_process
+from langgraph_takeover.nodes.session.observation import CallResult, ExternalTurn, Observation
+from langgraph_takeover.nodes.state import AgentState, Spending
+from langgraph_takeover.nodes.state_events import (
     build_action_event,
     last_action,
     record_observation,
@@ -24,13 +27,6 @@ from langgraph_takeover.nodes.events import (
     store_event,
     store_texts_once,
 )
-from langgraph_takeover.nodes.external.conversation import (
-    count_side_work,
-    is_lost,
-    require_process,
-)
-from langgraph_takeover.nodes.session.observation import CallResult, ExternalTurn, Observation
-from langgraph_takeover.nodes.state import AgentState, Spending
 from langgraph_takeover.nodes.tools.execution import act_once
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox
 

@@ -22,14 +22,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import (
-    last_action,
-    record_observation,
-    report_progress,
-    report_wait,
-    store_texts_once,
-)
-from langgraph_takeover.nodes.external.conversation import begin_session
+from langgraph_takeover.nodes.external.agent_turns import begin_session
 from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.model.note_calls import write_model_notes
@@ -39,6 +32,13 @@ from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
 from langgraph_takeover.nodes.state import AgentState, InputError, ReviewRequest, build_initial_state
+from langgraph_takeover.nodes.state_events import (
+    last_action,
+    record_observation,
+    report_progress,
+    report_wait,
+    store_texts_once,
+)
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxUnavailableError
 from langgraph_takeover.sandbox.repository import RepositoryError, head_commit, patch_since
 

@@ -13,14 +13,6 @@ from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Action, Event, write_action
 from langgraph_takeover.nodes.context.settings import shorten_value
-from langgraph_takeover.nodes.events import (
-    count_further_calls,
-    list_calls,
-    list_open_calls,
-    restore_event_data,
-    store_event,
-    store_texts_once,
-)
 from langgraph_takeover.nodes.model.actions import (
     BUILT_IN_TOOLS,
     UnreadableReply,
@@ -30,6 +22,14 @@ from langgraph_takeover.nodes.model.actions import (
 )
 from langgraph_takeover.nodes.model.message_content import drop_calls
 from langgraph_takeover.nodes.state import AgentState, InputError
+from langgraph_takeover.nodes.state_events import (
+    count_further_calls,
+    list_calls,
+    list_open_calls,
+    restore_event_data,
+    store_event,
+    store_texts_once,
+)
 
 _MESSAGE_ADAPTER: TypeAdapter[BaseMessage] = TypeAdapter(AnyMessage)
 

@@ -13,14 +13,6 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import (
-    BUDGET_SPENT,
-    answer_open_calls,
-    build_action_event,
-    list_due_points,
-    list_open_calls,
-    store_event,
-)
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_call
 from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.session.session import Session
@@ -32,6 +24,14 @@ from langgraph_takeover.nodes.session.workers import (
     default_workers,
 )
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state_events import (
+    BUDGET_SPENT,
+    answer_open_calls,
+    build_action_event,
+    list_due_points,
+    list_open_calls,
+    store_event,
+)
 from langgraph_takeover.nodes.tools.custom_tools import list_tool_names
 from langgraph_takeover.nodes.tools.execution import refuse_action
 

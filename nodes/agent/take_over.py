@@ -19,12 +19,16 @@ from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.agent.lifecycle import build_instructions
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import add_usage, report_progress, report_wait
-from langgraph_takeover.nodes.external.conversation import begin_session, resume_session
+from langgraph_takeover.nodes.external.agent_turns import begin_session, resume_session
 from langgraph_takeover.nodes.model.calls import ask_with_schema
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError, WaitTooLongError
+from langgraph_takeover.nodes.model.model_errors import (
+    ContextWindowError,
+    ReplyTimeoutError,
+    WaitTooLongError,
+)
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.state import AgentState, InputError, Spending, build_initial_state
+from langgraph_takeover.nodes.state_events import add_usage, report_progress, report_wait
 from langgraph_takeover.nodes.tools.custom_tools import list_extra_tools
 
 

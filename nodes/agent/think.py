@@ -19,18 +19,7 @@ from langgraph_takeover.nodes.context.settings import (
     AgentContext,
     get_agent_context,
 )
-from langgraph_takeover.nodes.events import (
-    add_usage,
-    build_action_event,
-    find_spent_limit,
-    report_progress,
-    report_wait,
-    store_event,
-    store_texts_once,
-)
-from langgraph_takeover.nodes.external.conversation import (
-    count_late_side_work,
-)
+from langgraph_takeover.nodes.external.agent_turns import count_late_side_work
 from langgraph_takeover.nodes.model.actions import (
     UnreadableReply,
     format_reply,
@@ -39,10 +28,14 @@ from langgraph_takeover.nodes.model.calls import CallCount, ModelCall
 from langgraph_takeover.nodes.model.endpoint_rules import (
     ConversationRepair,
 )
-from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.message_content import (
     mark_client,
     redact_reply,
+)
+from langgraph_takeover.nodes.model.model_errors import (
+    ContextWindowError,
+    PermanentModelError,
+    ReplyTimeoutError,
 )
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -51,6 +44,15 @@ from langgraph_takeover.nodes.model.window import (
 )
 from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
+from langgraph_takeover.nodes.state_events import (
+    add_usage,
+    build_action_event,
+    find_spent_limit,
+    report_progress,
+    report_wait,
+    store_event,
+    store_texts_once,
+)
 from langgraph_takeover.nodes.tools.execution import refuse_action
 
 _LOG = get_logger(__name__)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec

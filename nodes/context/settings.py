@@ -14,14 +14,14 @@ from langgraph.runtime import Runtime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from typing_extensions import TypedDict
 
-from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.failures import ObserverErrors
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.ledger.leases import StopMode
 from langgraph_takeover.handoff.records.envelope import Mode
 from langgraph_takeover.handoff.trace.events import PointKind, Usage
+from langgraph_takeover.nodes.context.agent_options import AgentOptions
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent
-from langgraph_takeover.nodes.context.options import AgentOptions
 from langgraph_takeover.nodes.context.team_members import TeamMember, name_model
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
 from langgraph_takeover.nodes.model.tool_schemas import find_tool_problem

@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from typing_extensions import TypedDict
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.views.team_views import PassReason, TurnPass

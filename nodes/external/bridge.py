@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from langchain_core.messages import AIMessage
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.external.apis import (
     MODEL_PATHS,
@@ -41,7 +41,7 @@ from langgraph_takeover.nodes.external.http import (
     RequestHead,
 )
 from langgraph_takeover.nodes.model.calls import CallCount
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
+from langgraph_takeover.nodes.model.model_errors import ContextWindowError, ModelError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.session.observation import SideWork
 

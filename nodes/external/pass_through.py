@@ -18,14 +18,14 @@ from langgraph_takeover.handoff.text.redaction import MIN_SECRET_LENGTH
 from langgraph_takeover.nodes.external.apis import MODEL_PATHS, WIRE_REPLY, Api, WireRequest, parse_reply
 from langgraph_takeover.nodes.external.apis.model_request import build_text_request
 from langgraph_takeover.nodes.external.apis.wire_turns import pack_wire_reply
-from langgraph_takeover.nodes.model.errors import (
+from langgraph_takeover.nodes.model.exchange import EndpointClient
+from langgraph_takeover.nodes.model.model_errors import (
     ModelError,
     PermanentModelError,
     ReplyTooLargeError,
     classify_status,
     format_error_line,
 )
-from langgraph_takeover.nodes.model.exchange import EndpointClient
 from langgraph_takeover.nodes.model.refusals import list_texts
 
 _PASSED_HEADERS = frozenset(

@@ -26,6 +26,7 @@ from tenacity.stop import stop_base
 from langgraph_takeover.base.failures import ObserverErrors, get_logger
 from langgraph_takeover.handoff.text.redaction import find_secrets, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import Usage
+from langgraph_takeover.nodes.genai_spans import describe_reply, describe_request, start_chat_span
 from langgraph_takeover.nodes.model.deadlines import CallCancelledError, Cancellation, DeadlineExceededError
 from langgraph_takeover.nodes.model.endpoint_rules import (
     ConversationRepair,
@@ -33,7 +34,9 @@ from langgraph_takeover.nodes.model.endpoint_rules import (
     repair_messages,
     write_calls_as_text,
 )
-from langgraph_takeover.nodes.model.errors import (
+from langgraph_takeover.nodes.model.exchange import Exchange
+from langgraph_takeover.nodes.model.message_content import adapt_messages, is_empty, withhold_damaged
+from langgraph_takeover.nodes.model.model_errors import (
     ContextWindowError,
     ModelError,
     PermanentModelError,
@@ -42,12 +45,9 @@ from langgraph_takeover.nodes.model.errors import (
     WaitTooLongError,
     classify_error,
 )
-from langgraph_takeover.nodes.model.exchange import Exchange
-from langgraph_takeover.nodes.model.message_content import adapt_messages, is_empty, withhold_damaged
 from langgraph_takeover.nodes.model.provider_fields import complete_fields, obey_refusal
 from langgraph_takeover.nodes.model.refusals import OVERFLOW_CODES, format_wait
 from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, make_storable, measure_usage, parse_usage
-from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
 
 _REPLY_FIELDS = (
     "content",

@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
-from langgraph_takeover.base.errors import TakeoverError
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.base.takeover_error import TakeoverError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 
 CallOutcome = tuple[Any, BaseException | None]
 _CANCEL_GRACE_S = 2.0

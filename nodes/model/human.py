@@ -20,7 +20,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 
 from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request
 from langgraph_takeover.handoff.records.envelope import Understanding
-from langgraph_takeover.nodes.model.errors import PermanentModelError
+from langgraph_takeover.nodes.model.model_errors import PermanentModelError
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
 
 HELP_TEXT = """\

@@ -14,8 +14,8 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.calls import CallCount, OnWait, ask_with_schema
 from langgraph_takeover.nodes.model.deadlines import Cancellation
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
 from langgraph_takeover.nodes.model.message_content import describe_empty_reply, is_truncated
+from langgraph_takeover.nodes.model.model_errors import ContextWindowError, ModelError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, estimate_tokens, measure_usage
 
 

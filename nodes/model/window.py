@@ -12,8 +12,8 @@ from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.model.endpoint_rules import ConversationRepair, have_faults
-from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError
 from langgraph_takeover.nodes.model.message_content import adapt_messages
+from langgraph_takeover.nodes.model.model_errors import ContextWindowError, PermanentModelError
 from langgraph_takeover.nodes.model.usage import count_chars
 
 CONDENSE_AT = 0.8

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from langgraph.config import get_config
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.ledger.effects import Move
 
 Relation = Literal["same", "parallel", "called", "other"]

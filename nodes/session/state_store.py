@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
-from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.failures import sync_directory
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.ledger import Lease, Ledger
 from langgraph_takeover.handoff.ledger import effects as ledger_snapshots
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss

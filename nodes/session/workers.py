@@ -14,7 +14,7 @@ from functools import cache, partial
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.ledger import FencedError, Lease, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.leases import RunStoppedError, StopMode
 from langgraph_takeover.nodes.model.deadlines import Cancellation, WaitEndedError

@@ -25,13 +25,13 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views import VIEWS_WITH_RECALL
 from langgraph_takeover.handoff.views.common import recall_events
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError, get_agent_context
-from langgraph_takeover.nodes.events import clip_text, find_call_id, last_action
 from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL, RECALL_TOOL
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.model.tool_schemas import InjectedParameter, list_injected_parameters
 from langgraph_takeover.nodes.model.usage import make_storable
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, InputError
+from langgraph_takeover.nodes.state_events import clip_text, find_call_id, last_action
 from langgraph_takeover.nodes.tools.execution import run_action
 from langgraph_takeover.sandbox.interface import Sandbox
 

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from langgraph.runtime import Runtime
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.delegation_selection import build_read_cache
 from langgraph_takeover.handoff.trace.events import FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import clip_text, last_action
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state_events import clip_text, last_action
 from langgraph_takeover.nodes.tools.execution import relative_path, run_action
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
 from langgraph_takeover.sandbox.shell_state import parse_state

@@ -10,7 +10,11 @@ from langgraph.runtime import Runtime
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import (
+from langgraph_takeover.nodes.genai_spans import describe_result, start_tool_span
+from langgraph_takeover.nodes.model.calls import find_api_keys
+from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.state import AgentState, get_task
+from langgraph_takeover.nodes.state_events import (
     find_native_id,
     last_action,
     record_observation,
@@ -18,10 +22,6 @@ from langgraph_takeover.nodes.events import (
     store_texts_once,
     update_trace_state,
 )
-from langgraph_takeover.nodes.model.calls import find_api_keys
-from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.state import AgentState, get_task
-from langgraph_takeover.nodes.telemetry import describe_result, start_tool_span
 from langgraph_takeover.sandbox.interface import Sandbox
 
 

@@ -10,9 +10,9 @@ from langgraph.runtime import Runtime
 from langgraph_takeover.handoff.shell.command_effects import find_effect, list_shown_files
 from langgraph_takeover.handoff.trace.events import FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import clip_text, last_action
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state_events import clip_text, last_action
 from langgraph_takeover.nodes.tools.editor import find_first_read, is_whole_file_read
 from langgraph_takeover.nodes.tools.execution import relative_path, run_action
 from langgraph_takeover.sandbox.interface import ExecResult, Sandbox

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox.backends import overlay, programs
+from langgraph_takeover.sandbox.backends import mounted_programs, overlay
 from langgraph_takeover.sandbox.backends.file_trees import FileTree
 from langgraph_takeover.sandbox.backends.overlay import INTERPRETER
 from langgraph_takeover.sandbox.backends.processes import build_environment
@@ -149,7 +149,7 @@ def _list_host_mounts(spec: SandboxSpec, tree: FileTree, mounts: Sequence[Mount]
             argv += ["--tmpfs", str(hidden)]
     for program in spec.programs:
         argv += _list_parent_directories(Path(program.inside))
-        argv += ["--ro-bind", str(programs.program_directory(program)), program.inside]
+        argv += ["--ro-bind", str(mounted_programs.program_directory(program)), program.inside]
     for part, inside in mounts:
         argv += [*_list_parent_directories(Path(inside)), "--bind", str(tree.root / part), inside]
     return [*argv, "--remount-ro", "/"]

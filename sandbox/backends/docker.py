@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 
 from langgraph_takeover.sandbox import docker_client, ownership
+from langgraph_takeover.sandbox.backends.mounted_programs import require_programs
 from langgraph_takeover.sandbox.backends.processes import pause_processes
-from langgraph_takeover.sandbox.backends.programs import require_programs
 from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.changes.file_access import find_unsaved_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack

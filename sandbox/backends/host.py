@@ -16,7 +16,7 @@ import psutil
 
 from langgraph_takeover.base.failures import cache_unless, run_all
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, overlay, programs
+from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, mounted_programs, overlay
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
     find_descendants,
@@ -96,7 +96,7 @@ class HostBackend:
     def __init__(self, spec: SandboxSpec, tree: file_trees.FileTree) -> None:
         self._spec = spec
         self._tree = tree
-        self._programs = programs.MountedPrograms(spec.programs, tree)
+        self._programs = mounted_programs.MountedPrograms(spec.programs, tree)
         self._channels: list[PipeChannel] = []
         self._observed_processes: list[psutil.Process] = []
         self.workspace = spec.workspace
@@ -323,7 +323,7 @@ def _make_affinity_command(cpus: float | None) -> list[str]:
 
 def start(spec: SandboxSpec) -> HostBackend:
     _require_available()
-    programs.require_readable_programs(spec.programs)
+    mounted_programs.require_readable_programs(spec.programs)
     return _create_backend(
         spec, file_trees.start_tree(spec, is_layered=overlay.unavailable_reason() is None, is_isolated=True)
     )
@@ -331,7 +331,7 @@ def start(spec: SandboxSpec) -> HostBackend:
 
 def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> HostBackend:
     _require_available()
-    programs.require_readable_programs(spec.programs)
+    mounted_programs.require_readable_programs(spec.programs)
     return _create_backend(spec, file_trees.restore_tree(snapshot, store, spec, is_isolated=True))
 
 

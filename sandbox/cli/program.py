@@ -18,8 +18,8 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.failures import ObserverErrors
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.texts import escape_unprintable
 from langgraph_takeover.base.untrusted_input import describe_error
 
@@ -28,15 +28,15 @@ _PACKAGE = "langgraph_takeover"
 _DEGRADE = "takeover.degrade"
 _NAME_COLUMNS = 26
 _SHORTER = (
-    (r"(<(int|float)\b.*>|\b(INTEGER|FLOAT)\b.*)$", "N"),
-    (r"<(list\[)?str\]?>$", "TEXT"),
-    (r"<(list\[)?[Pp]ath\]?>$", "PATH"),
-    (r"(; )?[\d.<=]*x[<>]=?[\d.]+", ""),
-    (r"env var: ", "$"),
-    (r"default: \((.*)\)\]$", r"default: \1]"),
-    (r"default: (\d+)\.0\b", r"default: \1"),
-    (r"\s+\[(?:; )?", " ["),
-    (r" \[\]", ""),
+    (re.compile(r"(?:<(?:int|float)\b.{0,60}>|\b(?:INTEGER|FLOAT)\b.{0,60})$"), "N"),
+    (re.compile(r"<(list\[)?str\]?>$"), "TEXT"),
+    (re.compile(r"<(list\[)?[Pp]ath\]?>$"), "PATH"),
+    (re.compile(r"(?:; )?[\d.<=]{0,24}x[<>]=?[\d.]{1,24}"), ""),
+    (re.compile(r"env var: "), "$"),
+    (re.compile(r"default: \(([^()]{0,200})\)\]$"), r"default: \1]"),
+    (re.compile(r"default: (\d{1,20})\.0\b"), r"default: \1"),
+    (re.compile(r" {1,9}\[(?:; )?"), " ["),
+    (re.compile(r" \[\]"), ""),
 )
 """What to replace in typer's descriptions of options, in versions with click and without."""
 DONE, USAGE, INFRASTRUCTURE_FAILURE, DISK_FULL, INTERRUPTED = 0, 2, 3, 4, 130
@@ -115,7 +115,7 @@ def _write_epilog(command: Any, formatter: Any) -> None:
 def _shorten(text: str) -> str:
     """What typer says of an option, in fewer words; its bounds are in the message of the error."""
     for pattern, shorter in _SHORTER:
-        text = re.sub(pattern, shorter, text)
+        text = pattern.sub(shorter, text)
     return text
 
 

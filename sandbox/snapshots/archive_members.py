@@ -21,7 +21,7 @@ from typing import IO, NamedTuple
 
 import zstandard
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.sandbox.changes.layers import MAX_DEPTH
 from langgraph_takeover.sandbox.snapshots.archive_format import (
     BLOCK_BYTES,

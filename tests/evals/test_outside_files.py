@@ -122,8 +122,8 @@ def directory(tmp_path: Path) -> Path:
 def _main(module: str) -> Callable[[], None]:
     if module != "handoff":
         return import_module(f"langgraph_takeover.{module}").main  # type: ignore[no-any-return]
+    from langgraph_takeover.graph.cli.handoff_cli import app
     from langgraph_takeover.graph.cli.handoff_commands import add_commands
-    from langgraph_takeover.graph.cli.main import app
 
     add_commands(app)
     return partial(app, prog_name="python -m handoff")

@@ -19,8 +19,8 @@ from langgraph.types import StateSnapshot
 
 from langgraph_takeover import Home, Outcome, build_agent, open_home, open_run, resume, run, take_over
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state_events import load_events
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 

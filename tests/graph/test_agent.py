@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import RECORD_FILE, RecordError
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
+from langgraph_takeover.nodes.model.model_errors import ContextWindowError, ModelError
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
 from .conftest import (

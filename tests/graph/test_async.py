@@ -14,7 +14,7 @@ from langgraph.types import Command
 from langgraph_takeover import Home, Outcome, open_run, run
 from langgraph_takeover.errors import ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import FencedError, Ledger, ThreadHeldError, acquire
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.state import ReviewRequest
 from langgraph_takeover.sandbox.interface import SandboxSpec
 

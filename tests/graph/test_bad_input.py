@@ -42,7 +42,7 @@ from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.handoff.views import UnknownViewError
 from langgraph_takeover.nodes.context.settings import AgentConfig, MissingContextError
 from langgraph_takeover.nodes.context.team_members import Team
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
 

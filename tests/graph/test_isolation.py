@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.graph.cli.options import UsageError, choose_sandbox_spec
+from langgraph_takeover.graph.cli.handoff_options import UsageError, choose_sandbox_spec
 from langgraph_takeover.graph.delivery.offers import hand_over
 from langgraph_takeover.graph.delivery.recovery import roll_back
 from langgraph_takeover.handoff.records import archive

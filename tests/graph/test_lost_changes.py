@@ -7,7 +7,7 @@ from sqlalchemy import select, update
 
 from langgraph_takeover.handoff.ledger.store import snapshots
 from langgraph_takeover.handoff.records.record import HandoffRecord
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 

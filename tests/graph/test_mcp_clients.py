@@ -17,7 +17,7 @@ import pytest
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import Launch, NativeCall
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
-from langgraph_takeover.testing.agents.programs import ScriptedEndpoint
+from langgraph_takeover.testing.agents.agent_programs import ScriptedEndpoint
 from langgraph_takeover.testing.agents.wire import ScriptedReply, list_calls, read_messages
 
 from ..agent_programs import find_test_command

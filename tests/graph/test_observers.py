@@ -17,7 +17,7 @@ from langgraph_takeover.base import failures, telemetry
 from langgraph_takeover.base.failures import ObserverErrors, get_logger
 from langgraph_takeover.base.telemetry import flush, record_value, start_span
 from langgraph_takeover.nodes.context.settings import SettingsError
-from langgraph_takeover.nodes.telemetry import CAPTURE_VARIABLE
+from langgraph_takeover.nodes.genai_spans import CAPTURE_VARIABLE
 
 from .conftest import DONE, EDIT, RunHarness, scripted_model
 

@@ -16,7 +16,7 @@ from langgraph.types import interrupt
 from langgraph_takeover import Agent, RunStatus, take_over
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views.team_views import TurnPass, build_timeline
-from langgraph_takeover.nodes.events import BUDGET_SPENT, MAX_CALLS, NOT_RUN
+from langgraph_takeover.nodes.state_events import BUDGET_SPENT, MAX_CALLS, NOT_RUN
 
 from ..chat_server import ChatServer
 from .conftest import RunHarness, parse_events

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langgraph_takeover.errors import ThreadNotFoundError
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
 from .conftest import DONE, EDIT, NOTE, SHOW, RunHarness, get_note_text, get_shown_lines, scripted_model

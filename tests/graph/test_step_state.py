@@ -7,9 +7,9 @@ import json
 import pytest
 
 from langgraph_takeover import build_agent
-from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.session.file_diffs import MAX_DIFF_CHARS
 from langgraph_takeover.nodes.state import AgentState, InputError
+from langgraph_takeover.nodes.state_events import load_events
 
 from .conftest import (
     BOTH_DATABASES,

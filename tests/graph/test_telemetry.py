@@ -26,7 +26,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from langgraph_takeover import Prices, RunStatus
 from langgraph_takeover.base.telemetry import CONTENT_ATTRIBUTES
-from langgraph_takeover.nodes.telemetry import CAPTURE_VARIABLE
+from langgraph_takeover.nodes.genai_spans import CAPTURE_VARIABLE
 
 from ..test_layers import LAYERS
 from .conftest import DONE, EDIT, PROMPT, TEST, RunHarness, native_reply, scripted_model

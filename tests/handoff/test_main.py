@@ -14,8 +14,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from rich.filesize import decimal
 from typer.testing import CliRunner, Result
 
+from langgraph_takeover.graph.cli.handoff_cli import app
 from langgraph_takeover.graph.cli.handoff_commands import add_commands
-from langgraph_takeover.graph.cli.main import app
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordStore, to_json
 from langgraph_takeover.handoff.text.fence import neutralize

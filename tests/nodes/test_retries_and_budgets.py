@@ -17,15 +17,15 @@ from pydantic import SecretStr
 from langgraph_takeover import open_home
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
-from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.model.calls import CallCount, ModelCall
 from langgraph_takeover.nodes.model.deadlines import Cancellation
-from langgraph_takeover.nodes.model.errors import (
+from langgraph_takeover.nodes.model.model_errors import (
     ContextWindowError,
     ModelError,
     PermanentModelError,
     ReplyTimeoutError,
 )
+from langgraph_takeover.nodes.state_events import load_events
 
 from ..chat_server import ChatServer
 from ..graph.conftest import RunHarness

@@ -46,7 +46,7 @@ def test_closed_streams_write_to_nowhere() -> None:
 
 
 def test_every_command_degrades_its_output() -> None:
-    mains = [*(ROOT / "evals").glob("*.py"), ROOT / "graph/cli/main.py", ROOT / "sandbox/cli/main.py"]
+    mains = [*(ROOT / "evals").glob("*.py"), ROOT / "graph/cli/handoff_cli.py", ROOT / "sandbox/cli/main.py"]
     missing = [
         path.name
         for path in mains

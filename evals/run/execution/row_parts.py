@@ -29,8 +29,8 @@ from langgraph_takeover.handoff.records.record_facts import MAX_SHOWN
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace
 from langgraph_takeover.handoff.views import Recipient, find_view, measure_view
-from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.state import AgentState, get_task
+from langgraph_takeover.nodes.state_events import load_events
 from langgraph_takeover.sandbox.repository import Patch
 
 

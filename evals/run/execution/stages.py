@@ -66,7 +66,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Usage
 from langgraph_takeover.nodes.agent.take_over import build_recipient
 from langgraph_takeover.nodes.model.calls import CallCount
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.model.note_calls import NotesCall, build_ask
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import get_task

@@ -17,8 +17,8 @@ from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths, sh
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.ledger import ThreadHeldError, acquire, effects
 from langgraph_takeover.handoff.records.record import HandoffRecord
-from langgraph_takeover.nodes.context.options import AgentOptions, select_options
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.context.agent_options import AgentOptions, select_options
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.session.observation import CallLog
 from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
-from langgraph_takeover.base.errors import TakeoverError, describe_other_version
+from langgraph_takeover.base.takeover_error import TakeoverError, describe_other_version
 from langgraph_takeover.base.untrusted_input import describe_error, parse_json, read_untrusted_file
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.evals import models
@@ -31,7 +31,7 @@ from langgraph_takeover.evals.models import (
 )
 from langgraph_takeover.evals.run.rows import STAGES
 from langgraph_takeover.evals.run.settings.inputs import RunInputs
-from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, CommandOptions, RunOptions
+from langgraph_takeover.evals.run.settings.run_options import OPTION_FIELDS, CommandOptions, RunOptions
 from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.records.record import RecordStore, write_durably
 from langgraph_takeover.handoff.trace.events import PointKind

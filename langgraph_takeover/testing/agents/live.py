@@ -13,8 +13,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, AgentAdapter, Launch
 from langgraph_takeover.handoff.agents.native_sessions import has_same_steps, list_session_steps
 from langgraph_takeover.handoff.trace.events import Action
+from langgraph_takeover.testing.agents.agent_programs import AgentKit, ReceivedRequest, ScriptedEndpoint
 from langgraph_takeover.testing.agents.histories import CLOSING, HISTORIES, OPENING, ORDINARY
-from langgraph_takeover.testing.agents.programs import AgentKit, ReceivedRequest, ScriptedEndpoint
 from langgraph_takeover.testing.agents.wire import ScriptedReply, SeenCall, list_calls, read_messages
 
 MARK = "hostile-settings-ran"

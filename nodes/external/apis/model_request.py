@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 
 Api = Literal["responses", "messages", "chat"]
 """OpenAI Responses, Anthropic Messages, OpenAI chat completions."""

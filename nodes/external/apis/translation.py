@@ -24,7 +24,7 @@ from langgraph_takeover.nodes.external.apis.wire_turns import (
     read_reply,
     unpack_wire_reply,
 )
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
+from langgraph_takeover.nodes.model.model_errors import ContextWindowError, ModelError
 from langgraph_takeover.nodes.model.usage import count_chars, make_storable
 
 JSON_TYPE = "application/json"

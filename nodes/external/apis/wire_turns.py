@@ -24,8 +24,8 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     list_objects,
 )
 from langgraph_takeover.nodes.model.endpoint_rules import NO_RESULT, pair_results
-from langgraph_takeover.nodes.model.errors import ModelError, classify_code, format_error_line
 from langgraph_takeover.nodes.model.message_content import HAS_THOUGHT, WIRE_REPLY
+from langgraph_takeover.nodes.model.model_errors import ModelError, classify_code, format_error_line
 from langgraph_takeover.nodes.model.refusals import list_texts
 from langgraph_takeover.nodes.model.usage import make_storable, measure_usage
 

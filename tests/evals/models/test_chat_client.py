@@ -7,8 +7,8 @@ from langchain_core.messages import HumanMessage
 
 from langgraph_takeover.evals.models import build_llm
 from langgraph_takeover.nodes.model.calls import ask_model, ask_with_schema
-from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.message_content import describe_empty_reply, has_thought
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS
 
 from ...chat_server import ChatServer

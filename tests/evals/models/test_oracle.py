@@ -10,7 +10,7 @@ from langgraph_takeover.evals.models.oracle import OracleKnowledge, OracleModel,
 from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.nodes.model.actions import parse_action
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 
 TASKS = {task.id: task for task in load_tasks(BUNDLED)}
 

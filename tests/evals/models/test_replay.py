@@ -17,9 +17,9 @@ from langgraph_takeover.handoff.records.record import Notes
 from langgraph_takeover.handoff.trace.events import Action, Usage
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.handoff.views.common import Recipient
-from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.model.actions import parse_action
 from langgraph_takeover.nodes.session import session
+from langgraph_takeover.nodes.state_events import load_events
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 from ..run.measures.test_rediscovery import PREDECESSOR, record

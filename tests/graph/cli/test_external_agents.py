@@ -171,8 +171,8 @@ def test_wrong_requests_are_one_line(
     from typer.testing import CliRunner
 
     from langgraph_takeover.evals.models.factory import build_agent_model
+    from langgraph_takeover.graph.cli.handoff_cli import app
     from langgraph_takeover.graph.cli.handoff_commands import add_commands
-    from langgraph_takeover.graph.cli.main import app
 
     monkeypatch.chdir(terminal.repository)
     for name, value in terminal.environment.items():

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from langgraph_takeover.graph.cli.options import list_homes
+from langgraph_takeover.graph.cli.handoff_options import list_homes
 from langgraph_takeover.graph.delivery.offers import hand_over
 from langgraph_takeover.graph.delivery.recovery import repair
 from langgraph_takeover.handoff.__main__ import main

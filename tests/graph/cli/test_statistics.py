@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from langgraph_takeover import hand_over, open_home
-from langgraph_takeover.graph.cli import main
+from langgraph_takeover.graph.cli import handoff_cli
 from langgraph_takeover.graph.cli.handoff_commands import add_commands
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
@@ -17,11 +17,11 @@ from langgraph_takeover.handoff.records.record import RECORD_FILE
 from ..conftest import DONE, EDIT, FIX, RunHarness, scripted_model
 from ..delivery.test_delivery import QUICK, UNDERSTOOD, deliver_record, offer_first_record
 
-add_commands(main.app)
+add_commands(handoff_cli.app)
 
 
 def call_stats(*argv: str) -> Result:
-    return CliRunner().invoke(main.app, ["stats", *argv])
+    return CliRunner().invoke(handoff_cli.app, ["stats", *argv])
 
 
 def test_statistics_of_real_deliveries(bench: RunHarness) -> None:

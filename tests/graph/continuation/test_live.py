@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import Launch, NativeCall
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.sandbox.backends import host
-from langgraph_takeover.testing.agents.programs import ScriptedEndpoint
+from langgraph_takeover.testing.agents.agent_programs import ScriptedEndpoint
 from langgraph_takeover.testing.agents.wire import ScriptedReply, list_calls, read_messages
 
 from ...agent_sessions import SECRET, TASK, describe_tree, make_repository, run_git

@@ -31,7 +31,7 @@ from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
 from langgraph_takeover.nodes.deliver import DeliveryPolicy
 from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.protocol import Understanding, is_confirmation_request, parse_understanding
 
 from ..conftest import BOTH_DATABASES, DONE, EDIT, FIX, TEST, RunHarness, Scripted, scripted_model

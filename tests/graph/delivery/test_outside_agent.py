@@ -14,7 +14,7 @@ from langgraph_takeover.graph.usage_errors import HandoffError
 from langgraph_takeover.handoff.ledger import HandedOverError, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.records.envelope import Understanding
-from langgraph_takeover.nodes.model.errors import PermanentModelError
+from langgraph_takeover.nodes.model.model_errors import PermanentModelError
 
 from ..conftest import BOTH_DATABASES, DONE, FIX, RunHarness, scripted_model
 from .test_delivery import offer_first_record

@@ -11,7 +11,7 @@ import pytest
 from langgraph_takeover import build_agent, open_run, run
 from langgraph_takeover.errors import InputError, NotWaitingError, ThreadExistsError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import FencedError, LedgerUnavailableError, ThreadHeldError
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 
 from ..conftest import (

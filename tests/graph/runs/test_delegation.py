@@ -18,7 +18,7 @@ from langgraph_takeover import Delegation, Prices
 from langgraph_takeover.errors import SettingsError, ThreadExistsError
 from langgraph_takeover.handoff.text.fence import TASK
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.sandbox.interface import FileChange
 
 from ..conftest import DONE, PROMPT, RunHarness, Scripted, native_reply, parse_events

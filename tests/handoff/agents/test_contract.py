@@ -9,9 +9,9 @@ import pytest
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
 from langgraph_takeover.testing.agents import *  # noqa: F403
+from langgraph_takeover.testing.agents.agent_programs import AgentKit
 from langgraph_takeover.testing.agents.histories import OPENING
 from langgraph_takeover.testing.agents.live import finish, run_to_end
-from langgraph_takeover.testing.agents.programs import AgentKit
 
 from ...agent_programs import find_test_program
 

@@ -28,7 +28,7 @@ from langgraph_takeover.handoff.interop.swarm_records import (
     load_earlier_events,
 )
 from langgraph_takeover.handoff.readers import TraceError, parse_trace, read_traces
-from langgraph_takeover.handoff.readers.swarm import METADATA_KEY
+from langgraph_takeover.handoff.readers.swarm_messages import METADATA_KEY
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.handoff.views import VIEWS
 

@@ -18,7 +18,7 @@ from langgraph_takeover import open_home
 from langgraph_takeover.handoff.records import archive
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore, to_json
 from langgraph_takeover.handoff.records.verification import Verification, verify_record
-from langgraph_takeover.nodes.events import load_events
+from langgraph_takeover.nodes.state_events import load_events
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
 from langgraph_takeover.sandbox.snapshots import transfer
 

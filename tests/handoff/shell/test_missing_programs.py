@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.handoff.shell.programs import (
+from langgraph_takeover.handoff.shell.program_table import (
     find_running_spellings,
     list_launches,
     list_missing_programs,

@@ -9,9 +9,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.nodes.agent.step_edits import align_step_edit
-from langgraph_takeover.nodes.events import load_event
 from langgraph_takeover.nodes.model.actions import parse_action
 from langgraph_takeover.nodes.state import AgentState, InputError
+from langgraph_takeover.nodes.state_events import load_event
 
 
 def action(command: str, index: int = 0, **others: Any) -> dict[str, Any]:

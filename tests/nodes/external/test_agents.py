@@ -23,7 +23,7 @@ from langgraph_takeover.nodes.external.http import HeldRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.model.calls import CallCount, ModelCall
 from langgraph_takeover.nodes.model.deadlines import Cancellation
-from langgraph_takeover.testing.agents.programs import AgentKit, AgentRun
+from langgraph_takeover.testing.agents.agent_programs import AgentKit, AgentRun
 
 from ...agent_programs import find_test_program
 

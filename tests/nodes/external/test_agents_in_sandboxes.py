@@ -14,7 +14,7 @@ from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import Launch
 from langgraph_takeover.handoff.trace.events import Action
 from langgraph_takeover.sandbox.interface import SandboxSpec
-from langgraph_takeover.testing.agents.programs import ScriptedEndpoint
+from langgraph_takeover.testing.agents.agent_programs import ScriptedEndpoint
 from langgraph_takeover.testing.agents.wire import ScriptedReply, list_calls, read_messages
 
 from ...agent_programs import find_test_program

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.nodes.external.apis import (
     Api,
     ModelRequest,
@@ -23,7 +23,7 @@ from langgraph_takeover.nodes.external.apis import (
     write_error,
     write_reply,
 )
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError, PermanentModelError
+from langgraph_takeover.nodes.model.model_errors import ContextWindowError, ModelError, PermanentModelError
 
 from ...random_examples import examples
 

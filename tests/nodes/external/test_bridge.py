@@ -23,7 +23,11 @@ from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
 from langgraph_takeover.nodes.external.bridge_limits import BridgeLimits, ByteBudget, TokenBucket
 from langgraph_takeover.nodes.external.http import HeldRequest
 from langgraph_takeover.nodes.model.calls import CallCount
-from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, classify_status
+from langgraph_takeover.nodes.model.model_errors import (
+    ContextWindowError,
+    PermanentModelError,
+    classify_status,
+)
 from langgraph_takeover.nodes.session.observation import SideWork
 
 LIMITS = BridgeLimits(requests_per_s=1_000)

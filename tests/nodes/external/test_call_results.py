@@ -7,8 +7,8 @@ from langchain_core.messages import AIMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.codex_rollouts import Payload
+from langgraph_takeover.nodes.external.agent_turns import add_exit_codes
 from langgraph_takeover.nodes.external.call_results import CallReader
-from langgraph_takeover.nodes.external.conversation import add_exit_codes
 from langgraph_takeover.nodes.state import AgentState
 
 _CALLS = {"call_1": "false", "call_2": "true", "call_3": "cat a"}

@@ -27,7 +27,7 @@ from langgraph_takeover.nodes.external.apis import (
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.model.calls import CallCount, ModelCall, ask_model
 from langgraph_takeover.nodes.model.deadlines import Cancellation
-from langgraph_takeover.nodes.model.errors import (
+from langgraph_takeover.nodes.model.model_errors import (
     ContextWindowError,
     ModelError,
     PermanentModelError,

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from langgraph_takeover.nodes.model.calls import CallCount, ModelCall
 from langgraph_takeover.nodes.model.deadlines import CallCancelledError, Cancellation
-from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, ReplyTooLargeError
+from langgraph_takeover.nodes.model.model_errors import ModelError, ReplyTimeoutError, ReplyTooLargeError
 
 from .test_calls import KEY, client, completion, serve
 

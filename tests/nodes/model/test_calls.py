@@ -28,7 +28,7 @@ from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
 from langgraph_takeover.nodes.model.calls import ask_model, ask_with_schema, find_api_keys
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError, ReplyTimeoutError
+from langgraph_takeover.nodes.model.model_errors import ContextWindowError, ModelError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import measure_usage
 

@@ -13,9 +13,9 @@ from langchain_openai import ChatOpenAI
 from langgraph_takeover import RunStatus, resume, take_over
 from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.nodes.agent.step_edits import align_step_edit
-from langgraph_takeover.nodes.events import RESULT_OF, TOOL
 from langgraph_takeover.nodes.model.message_content import CLIENT, adapt_messages
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state_events import RESULT_OF, TOOL
 
 from ...chat_server import ChatServer
 from ...graph.conftest import DONE, RunHarness, Scripted, parse_events, scripted_model

@@ -30,7 +30,6 @@ from langchain_openai import ChatOpenAI
 from langgraph_takeover.evals.models import describe_ambiguous_models
 from langgraph_takeover.nodes.model.calls import ask_model
 from langgraph_takeover.nodes.model.deadlines import DeadlineExceededError
-from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, ReplyTooLargeError
 from langgraph_takeover.nodes.model.exchange import (
     MIB,
     STREAM_LIMITS,
@@ -38,6 +37,7 @@ from langgraph_takeover.nodes.model.exchange import (
     EndpointClient,
     Exchange,
 )
+from langgraph_takeover.nodes.model.model_errors import ModelError, ReplyTimeoutError, ReplyTooLargeError
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 
 from .test_calls import client, completion, serve, stream_reply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.nodes.model.errors import (
+from langgraph_takeover.nodes.model.model_errors import (
     ContextWindowError,
     ModelError,
     PermanentModelError,

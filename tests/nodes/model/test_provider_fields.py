@@ -14,7 +14,6 @@ from langchain_openai import ChatOpenAI
 from langgraph_takeover.nodes.model.calls import CallCount, ModelCall, ask_model
 from langgraph_takeover.nodes.model.deadlines import Cancellation
 from langgraph_takeover.nodes.model.endpoint_rules import repair_reply
-from langgraph_takeover.nodes.model.errors import PermanentModelError
 from langgraph_takeover.nodes.model.message_content import (
     adapt_messages,
     describe_damage,
@@ -22,6 +21,7 @@ from langgraph_takeover.nodes.model.message_content import (
     mark_client,
     redact_reply,
 )
+from langgraph_takeover.nodes.model.model_errors import PermanentModelError
 from langgraph_takeover.nodes.model.provider_fields import take_fields
 from langgraph_takeover.nodes.model.usage import count_chars
 

@@ -22,7 +22,7 @@ from pydantic import SecretStr
 
 from langgraph_takeover.nodes.model.calls import CallCount, ModelCall, ask_with_schema
 from langgraph_takeover.nodes.model.deadlines import CallCancelledError, Cancellation, WaitEndedError
-from langgraph_takeover.nodes.model.errors import ModelError, PermanentModelError, WaitTooLongError
+from langgraph_takeover.nodes.model.model_errors import ModelError, PermanentModelError, WaitTooLongError
 from langgraph_takeover.nodes.model.refusals import MAX_WAIT_S, read_wait
 
 from ...chat_server import ChatServer

@@ -15,9 +15,9 @@ from pydantic import BaseModel
 
 from langgraph_takeover.errors import SettingsError
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
+from langgraph_takeover.nodes.state_events import load_events
 
 from ...graph.conftest import DONE, EDIT, RunHarness, native_reply, scripted_model
 

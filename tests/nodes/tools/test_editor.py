@@ -14,9 +14,9 @@ from langgraph_takeover.evals.models.replay import ReplayModel
 from langgraph_takeover.evals.models.scripted import Turn
 from langgraph_takeover.handoff.trace.events import Action, Event, FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext
-from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
+from langgraph_takeover.nodes.state_events import load_events
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec
 
 

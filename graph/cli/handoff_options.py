@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.names import HOME_VARIABLE, PROJECT_HOME, USER_HOME
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typer import Option
 from typer.models import OptionInfo
 
 from langgraph_takeover.evals.cli.runner import EXIT_CODES
-from langgraph_takeover.evals.run.settings.options import CommandOptions
+from langgraph_takeover.evals.run.settings.run_options import CommandOptions
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 

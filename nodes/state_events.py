@@ -14,7 +14,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.model.actions import format_reply
-from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.model.refusals import format_wait
 from langgraph_takeover.nodes.session.observation import Observation, TraceState
 from langgraph_takeover.nodes.state import (

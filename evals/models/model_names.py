@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from langgraph_takeover.base.errors import TakeoverError
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.names import AGENT_NAMES
 
 ORACLE = "builtin:oracle"

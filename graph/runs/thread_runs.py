@@ -15,8 +15,8 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from typing_extensions import TypedDict
 
-from langgraph_takeover.base.errors import TakeoverError
 from langgraph_takeover.base.failures import ObserverErrors
+from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.telemetry import ActiveSpan, builds_span, current_traceparent, start_span
 from langgraph_takeover.graph.agent import Graph, build_agent, build_takeover
 from langgraph_takeover.graph.checkpoints.inspection import (
@@ -34,10 +34,10 @@ from langgraph_takeover.graph.usage_errors import ThreadExistsError, ThreadNotFo
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.leases import RunStoppedError
 from langgraph_takeover.nodes.context.settings import AgentContext, Progress, ProgressCallback, SettingsError
-from langgraph_takeover.nodes.events import MAX_CALLS
+from langgraph_takeover.nodes.genai_spans import find_model_name, find_provider
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, Spending
-from langgraph_takeover.nodes.telemetry import find_model_name, find_provider
+from langgraph_takeover.nodes.state_events import MAX_CALLS
 
 # A step has at most three nodes, a team's step six, and each further call of a reply three. The run's own limits stop
 # it long before this one.

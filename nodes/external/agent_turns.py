@@ -26,7 +26,6 @@ from langgraph_takeover.handoff.trace.events import Action, Usage
 from langgraph_takeover.handoff.views.common import EVENT_FILES, build_event_files
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
-from langgraph_takeover.nodes.events import add_usage, find_spent_limit
 from langgraph_takeover.nodes.external.agent_process import ExternalProcess
 from langgraph_takeover.nodes.external.apis import ModelRequest
 from langgraph_takeover.nodes.external.call_results import parse_call
@@ -34,6 +33,7 @@ from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.model.calls import CallCount, ask_model
 from langgraph_takeover.nodes.session.observation import SideWork
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
+from langgraph_takeover.nodes.state_events import add_usage, find_spent_limit
 from langgraph_takeover.sandbox.interface import Sandbox
 
 _START_TIMEOUT_S = 300.0

@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from langgraph_takeover.base import values
+from langgraph_takeover.base import takeover_error
 
 
 @pytest.mark.parametrize(
@@ -19,13 +19,13 @@ from langgraph_takeover.base import values
 def test_another_version_is_described_in_one_line(
     monkeypatch: pytest.MonkeyPatch, found: object, says: str
 ) -> None:
-    monkeypatch.setattr(values, "version", lambda name: "0.2.0")
-    assert values.describe_other_version(found, 10, "make it again") == says
+    monkeypatch.setattr(takeover_error, "version", lambda name: "0.2.0")
+    assert takeover_error.describe_other_version(found, 10, "make it again") == says
 
 
 def test_a_program_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(values, "version", fail)
-    assert values.find_program_version() == "unknown"
+    monkeypatch.setattr(takeover_error, "version", fail)
+    assert takeover_error.find_program_version() == "unknown"

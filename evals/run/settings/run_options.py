@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
-from langgraph_takeover.nodes.context.options import AgentOptions
+from langgraph_takeover.nodes.context.agent_options import AgentOptions
 
 NOTES_TIMEOUT_S = 1800.0
 OPTION_FIELDS = {
