@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -292,6 +292,17 @@ def _read_request(record: HandoffRecord) -> Envelope | None:
     return Envelope(message=message) if message else None
 
 
+class _LoadedRecord(NamedTuple):
+    """A verified record, and the identity of the files that it was loaded from."""
+
+    files: tuple[tuple[int, ...], ...]
+    record: HandoffRecord
+
+
+_last_loaded: dict[Path, _LoadedRecord] = {}
+"""The record that this process loaded last: one takeover asks for it several times."""
+
+
 class RecordStore:
     """A directory of records: `<id>/record.json`, its notes, and the snapshot's archive."""
 
@@ -340,6 +351,10 @@ class RecordStore:
         path = self.directory(record_id) / RECORD_FILE
         if not path.is_file():
             raise RecordError(f"record not found: {path} ({self._describe_available()})")
+        files = _identify_files(path.parent)
+        kept = _last_loaded.get(path)
+        if kept is not None and kept.files == files:
+            return kept.record
         record = _load_file(path, HandoffRecord)
         if record.id != record_id:
             raise RecordError(
@@ -354,6 +369,8 @@ class RecordStore:
             }
         )
         found.verify_attachments()
+        _last_loaded.clear()
+        _last_loaded[path] = _LoadedRecord(files, found)
         return found
 
     def load_notes(self, record_id: str) -> Notes | None:
@@ -460,6 +477,19 @@ def to_json(value: Frozen, *, exclude: set[str] | None = None) -> str:
     """Return the JSON text of a record or one of its parts."""
     # In ASCII, because a patch or a file name may hold bytes that are not UTF-8.
     return json.dumps(value.model_dump(mode="json", exclude=exclude), indent=1)
+
+
+def _identify_files(directory: Path) -> tuple[tuple[int, ...], ...]:
+    """The identity of a record's files, if they exist: every write changes it, also one that keeps size and time."""
+    found: list[tuple[int, ...]] = []
+    for name in (RECORD_FILE, NOTES_FILE, REVIEW_FILE):
+        try:
+            info = (directory / name).stat()
+        except OSError:
+            found.append(())
+        else:
+            found.append((info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
+    return tuple(found)
 
 
 def _load_file(path: Path, kind: type[_Kind]) -> _Kind:

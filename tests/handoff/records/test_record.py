@@ -206,6 +206,26 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
         RECORD.model_copy(update={"trace": (ACTION,)}).seal().verify()
 
 
+def test_an_unchanged_record_is_read_once(store: RecordStore) -> None:
+    store.create(RECORD.id, lambda _: RECORD)
+    first = store.load(RECORD.id)
+    assert store.load(RECORD.id) is first
+    store.add_notes(RECORD.id, NOTES)
+    assert store.load(RECORD.id).notes is not None
+
+
+def test_damage_that_keeps_size_and_time_is_found_after_a_load(store: RecordStore) -> None:
+    store.create(RECORD.id, lambda _: RECORD)
+    store.load(RECORD.id)
+    path = store.directory(RECORD.id) / RECORD_FILE
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"I edit.", b"I added"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    with pytest.raises(RecordError, match="digest"):
+        store.load(RECORD.id)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
