@@ -183,7 +183,6 @@ def print_plan(
     import tempfile
 
     from langgraph_takeover.evals.run import checks, plan, preparation
-    from langgraph_takeover.evals.run import plan as plan_table
     from langgraph_takeover.evals.run.execution.jobs import RunJobs
     from langgraph_takeover.evals.run.journal import get_journals, open_journal
     from langgraph_takeover.evals.run.settings.config import CONFIG_FILE
@@ -198,7 +197,7 @@ def print_plan(
         ) as database,
     ):
         work = RunJobs(config, out, {task.id: task for task in tasks}, get_journals(database, config.run_id))
-        plan_table.print_plan(console, config, tasks, plan.make_plan(work), out, workers)
+        plan.print_plan(console, config, tasks, plan.make_plan(work), out, workers)
     if (out / CONFIG_FILE).exists():
         _print_stale_resources(config, out)
     try:

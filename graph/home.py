@@ -23,7 +23,6 @@ from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
 from langgraph_takeover.graph.outcome import get_run_status
 from langgraph_takeover.graph.usage_errors import ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import Ledger, LedgerUnavailableError, acquire, effects, leases
-from langgraph_takeover.handoff.ledger import leases as stops
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.session import Session
@@ -225,13 +224,13 @@ class Home:
         `resume`. This returns before the run has ended: `status` reports it. Raises ThreadNotFoundError.
         """
         self.require_thread(thread)
-        return stops.request_stop(self.ledger, thread, "now" if now else "step")
+        return leases.request_stop(self.ledger, thread, "now" if now else "step")
 
     def status(self, thread: str) -> ThreadStatus:
         """Return the status of a thread. Raises ThreadNotFoundError."""
         self.require_thread(thread)
         if leases.is_held(self.ledger, thread):
-            if stops.read_stop(self.ledger, thread):
+            if leases.read_stop(self.ledger, thread):
                 return "stopping"
             return "waiting_for_model" if effects.is_waiting(self.ledger, thread) else "running"
         stored = self.saver.get_tuple(thread_config(thread))

@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple
 import psutil
 
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox import ownership as host_directories
 from langgraph_takeover.sandbox.backends import processes
 from langgraph_takeover.sandbox.docker_client import client, translate_errors
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
@@ -87,7 +86,7 @@ def list_stored_resources(request: CollectionRequest) -> Iterator[Resource]:
     yield from _list_runs(request.owner)
     if request.owner is None:
         is_used = ownership.is_held(BASES_LOCK) is not False
-        for path in _list_directory(host_directories.root() / "bases"):
+        for path in _list_directory(ownership.root() / "bases"):
             with contextlib.suppress(FileNotFoundError):  # it is complete now, or another removes it
                 yield _make_base_resource(path, is_used, request.include_bases)
 
@@ -118,7 +117,7 @@ def remove_stale_directory(resource: Resource) -> str | None:
             if not is_alone:
                 return "a process holds it now"
             if resource.owner:
-                path = host_directories.runs_directory() / resource.owner
+                path = ownership.runs_directory() / resource.owner
                 processes.kill_run_processes(path)
             if resource.kind == "process":
                 return None
@@ -132,8 +131,7 @@ def remove_stale_directory(resource: Resource) -> str | None:
 
 def _list_runs(owner: str | None) -> Iterator[Resource]:
     directories, locks = (
-        {path.name: path for path in _list_directory(host_directories.root() / part)}
-        for part in ("runs", "locks")
+        {path.name: path for path in _list_directory(ownership.root() / part)} for part in ("runs", "locks")
     )
     alive: set[str] = set()
     for name, path in sorted((locks | directories).items()):
@@ -143,7 +141,7 @@ def _list_runs(owner: str | None) -> Iterator[Resource]:
             run = _make_run_resource(path, "files and lock" if name in directories else "lock")
             alive |= set() if run.is_stale else {name}
             yield run
-    home = host_directories.root() / "runs"
+    home = ownership.root() / "runs"
     for process, tmp in processes.find_run_processes(home).items():
         name = "".join(tmp.relative_to(home).parts[:1])
         if name not in alive and owner in (None, name) and ownership.is_owner(name):
@@ -229,9 +227,9 @@ def _list_directory(directory: Path) -> list[Path]:
     try:
         return list_directory(directory)
     except OSError as error:
-        is_ours = directory.is_relative_to(host_directories.root())
+        is_ours = directory.is_relative_to(ownership.root())
         cure = (
-            f" (run as its user, or set {host_directories.ROOT_VARIABLE} to the directory to inspect)"
+            f" (run as its user, or set {ownership.ROOT_VARIABLE} to the directory to inspect)"
             if is_ours
             else ""
         )
@@ -382,7 +380,7 @@ def _judge_image(
         return "a record may refer to it: --snapshots", False
     if origin == "elsewhere":
         # The locks of its run, if it is alive, may be invisible to this process.
-        other_host = f"of another host or {host_directories.ROOT_VARIABLE}"
+        other_host = f"of another host or {ownership.ROOT_VARIABLE}"
         return f"{other_host} (if its run is over: docker rmi {_name(image)})", False
     # An image made from an archive has no label except its owner, so that it is the same for everybody.
     is_of_this_host = origin == "here" or (is_loaded and ownership.is_known(owner))

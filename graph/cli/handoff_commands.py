@@ -169,7 +169,6 @@ def add_commands(app: typer.Typer) -> None:
         "repair": (repair_home, _QUERY_EPILOG.format("repair", "repair", ".[].done")),
         **participant_commands.COMMANDS,
         **external_commands.COMMANDS,
-        **participant_commands._MCP_COMMANDS,
     }
     for name, (command, epilog) in commands.items():
         app.command(name, epilog=epilog)(_with_error_reports(command))

@@ -169,12 +169,6 @@ def _print_result(home: Home, record_id: str, result: HumanHandoff) -> None:
         print_left_out(result.outcome)
 
 
-COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
-    "take": (take, _TAKE_EPILOG),
-    "give": (give, _GIVE_EPILOG),
-}
-
-
 TOKEN_VARIABLE = "TAKEOVER_MCP_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -260,4 +254,8 @@ def _import_transports() -> ModuleType:
     return transports
 
 
-_MCP_COMMANDS: dict[str, tuple[Callable[..., None], str]] = {"mcp": (serve_mcp, _EPILOG)}
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "take": (take, _TAKE_EPILOG),
+    "give": (give, _GIVE_EPILOG),
+    "mcp": (serve_mcp, _EPILOG),
+}

@@ -18,7 +18,6 @@ from langgraph_takeover.graph.runs.argument_checks import check_sandbox
 from langgraph_takeover.graph.team import build_graph
 from langgraph_takeover.graph.usage_errors import CheckpointCorruptError, HandoffError, RollbackError
 from langgraph_takeover.handoff.ledger import effects, handoffs, leases
-from langgraph_takeover.handoff.ledger import handoffs as idempotency
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, is_valid_id
 from langgraph_takeover.handoff.records.verification import verify_record
@@ -135,7 +134,7 @@ def _check_effects(home: Home) -> Iterator[RepairFinding]:
 
 
 def _clean_files(home: Home) -> Iterator[RepairFinding]:
-    expired = idempotency.remove_expired_keys(home.ledger)
+    expired = handoffs.remove_expired_keys(home.ledger)
     if expired:
         yield RepairFinding("idempotency keys", f"{expired} had expired", "removed")
     old = home.records.remove_partial(older_than=time.time() - _PARTIAL_RECORD_AGE_S)

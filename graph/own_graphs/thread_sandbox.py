@@ -25,7 +25,6 @@ from langgraph_takeover.graph.checkpoints.savers import Saver, fork_checkpoint
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.usage_errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import effects as journal
-from langgraph_takeover.handoff.ledger import effects as ledger_snapshots
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
@@ -391,7 +390,7 @@ class ThreadSandbox:
             if each.config["configurable"].get("checkpoint_ns") or each.config == newest.config
         ]
         text = self.saver.serde.dumps_typed(values)[1]
-        known = ledger_snapshots.list_state_ids(self.session.ledger, self.thread)
+        known = journal.list_state_ids(self.session.ledger, self.thread)
         calls = journal.list_states(
             self.session.ledger, self.thread, newest.config["configurable"]["checkpoint_id"]
         )

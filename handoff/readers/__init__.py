@@ -32,12 +32,11 @@ from langgraph_takeover.handoff.readers import (
     gemini_cli,
     kimi_code,
     langchain,
+    openhands,
     pi,
     swarm_messages,
     swe_agent,
 )
-from langgraph_takeover.handoff.readers import openhands as openhands_v0
-from langgraph_takeover.handoff.readers import openhands as openhands_v1
 from langgraph_takeover.handoff.recordings import recorded_run
 from langgraph_takeover.handoff.recordings.recorded_run import (
     RecordedRun,
@@ -100,8 +99,8 @@ _FORMAT_TABLE = (
     _Format(("aider",), aider.is_chat, aider.read),
     _Format(("kimi-code",), kimi_code.is_session, kimi_code.read),
     _Format((), lambda data: find_known_agent(data) is not None, _refuse),
-    _Format(("openhands-v1",), openhands_v1.is_events, openhands_v1.read_events),
-    _Format(("openhands-v0",), openhands_v0.is_history, openhands_v0.read_history),
+    _Format(("openhands-v1",), openhands.is_events, openhands.read_events),
+    _Format(("openhands-v0",), openhands.is_history, openhands.read_history),
     _Format(("swe-agent-0.x", "swe-agent-1.x"), swe_agent.is_trajectory, swe_agent.read),
     _Format(("mini-swe-agent-v2",), lambda data: mini_swe_agent.is_v2(mini_swe_agent.wrap_messages(data)),
           lambda data, name: mini_swe_agent.read_v2(mini_swe_agent.wrap_messages(data), name)),
@@ -282,7 +281,7 @@ def _is_one_run(lines: list[Any]) -> bool:
         codex.is_rollout,
         claude_code.is_session,
         qwen_code.is_chat,
-        openhands_v1.is_events,
+        openhands.is_events,
         recorded_run.is_own,
         gemini_cli.is_session,
         pi.is_session,
@@ -291,7 +290,7 @@ def _is_one_run(lines: list[Any]) -> bool:
     )
     if any(is_run(lines) for is_run in predicates):
         return True
-    if openhands_v0.is_history(lines) and "history" not in lines[0]:
+    if openhands.is_history(lines) and "history" not in lines[0]:
         return True
     # The rows of an agent that is refused, but not documents of another format that resemble them.
     matching = [_find_format(line) for line in lines[:_MAX_SHOWN_FILES]]

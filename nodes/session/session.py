@@ -11,7 +11,6 @@ from typing import Any, Protocol, Self, TypeVar, cast
 
 from langgraph_takeover.base.failures import clean_up, end_block
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
-from langgraph_takeover.handoff.ledger import effects as model_calls
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey, Move
 from langgraph_takeover.handoff.ledger.leases import answer_request
 from langgraph_takeover.handoff.points import detectors
@@ -146,7 +145,7 @@ class Session:
     def note_wait(self, seconds: float) -> None:
         """Show in the thread's status that its run waits for its endpoint, if it does for a second or more."""
         if seconds >= 1:
-            model_calls.note_wait(self._lease, seconds)
+            effects.note_wait(self._lease, seconds)
 
     def _require_open(self) -> None:
         if self.is_closed:

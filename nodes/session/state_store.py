@@ -10,8 +10,7 @@ from typing import Literal
 
 from langgraph_takeover.base.failures import sync_directory
 from langgraph_takeover.base.takeover_error import TakeoverError
-from langgraph_takeover.handoff.ledger import Lease, Ledger
-from langgraph_takeover.handoff.ledger import effects as ledger_snapshots
+from langgraph_takeover.handoff.ledger import Lease, Ledger, effects
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
@@ -44,7 +43,7 @@ class StateStore:
         self._backend = backend
 
     def find(self, state_id: str) -> Snapshot | None:
-        return ledger_snapshots.find_snapshot(self._lease.ledger, state_id)
+        return effects.find_snapshot(self._lease.ledger, state_id)
 
     def load(self, state_id: str) -> Snapshot:
         """Return the snapshot of a state. Raises SnapshotNotFoundError."""
@@ -80,7 +79,7 @@ class StateStore:
                 remove_tree(target)
                 part.rename(target)
                 sync_directory(self._directory)
-            ledger_snapshots.save(self._lease, state_id, snapshot)
+            effects.save(self._lease, state_id, snapshot)
 
     def save_state_after(
         self,
@@ -103,7 +102,7 @@ class StateStore:
             # than that snapshot, and its shell state refers to it.
             update = {"shell_state": shell_state, "workspace": sandbox.workspace}
             after = create_state_id(graph_task, state_before)
-            ledger_snapshots.save(self._lease, after, before.model_copy(update=update))
+            effects.save(self._lease, after, before.model_copy(update=update))
             return after
         return self._save_new_state(sandbox, create_state_id(graph_task, state_before))
 
@@ -118,13 +117,13 @@ class StateStore:
         state_id = create_state_id()
         with self._lease.ledger.lock_snapshots():
             copy_to_store(snapshot, store, self.snapshot_directory(snapshot))
-            ledger_snapshots.save(self._lease, state_id, snapshot)
+            effects.save(self._lease, state_id, snapshot)
         return state_id
 
     def forget(self, *, keep: Collection[str] = ()) -> None:
         """Forget the thread's states except `keep`; the garbage collection removes their files."""
-        state_ids = ledger_snapshots.list_state_ids(self._lease.ledger, self._lease.thread)
-        ledger_snapshots.remove(self._lease, state_ids - set(keep))
+        state_ids = effects.list_state_ids(self._lease.ledger, self._lease.thread)
+        effects.remove(self._lease, state_ids - set(keep))
 
 
 def build_owner_name(owner: str, ledger: Ledger, thread: str) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from langgraph_takeover.sandbox import ownership, untrusted_trees
-from langgraph_takeover.sandbox import ownership as host_directories
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.backends.base import make_restore_spec
 from langgraph_takeover.sandbox.changes.layers import LayerEntry, LayerStack, is_too_deep
@@ -318,7 +317,7 @@ def snapshot_tree(
     """
     is_layered = backend == "host" and overlay.unavailable_reason() is None
     digests = DigestsByPath()
-    with host_directories.translate_disk_errors():
+    with ownership.translate_disk_errors():
         base = prepare_empty_base()
         base_digest = base.digest if is_layered else f"{COPY_PREFIX}{base.digest}"
         with create_scratch_directory(owner) as scratch:
@@ -369,7 +368,7 @@ def write_checkout(snapshot: Snapshot, store: Path, target: Path) -> None:
     The archive is verified first. Set-user-id bits, devices and pipes are left out. Raises SnapshotCorruptError,
     SandboxUnavailableError, OutOfDiskError, and FileExistsError if the directory exists.
     """
-    with host_directories.translate_disk_errors(), create_scratch_directory("checkout") as scratch:
+    with ownership.translate_disk_errors(), create_scratch_directory("checkout") as scratch:
         spec = make_restore_spec(snapshot, "host")
         base = prepare_snapshot_base(snapshot.base.removeprefix(COPY_PREFIX), spec)
         top = snapshot.workspace.strip("/") if base.is_system else WRITABLE_DIRECTORIES[0]
@@ -398,7 +397,7 @@ def rebase_snapshot(snapshot: Snapshot, store: Path, image: str, target_store: P
     found = require_image(image).attrs
     top = CHECKOUT_WORKSPACE.strip("/")
     with (
-        host_directories.translate_disk_errors(),
+        ownership.translate_disk_errors(),
         create_scratch_directory("rebase") as scratch,
         images.open_image(found, found) as below,
     ):

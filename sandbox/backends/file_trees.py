@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox import ownership as host_directories
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import (
@@ -149,7 +148,7 @@ class OverlayTree:
             LayerStack(self.base.tree),
             store,
             base_digest=self.base.digest,
-            root_uid=host_directories.owner_uid() or 0,
+            root_uid=ownership.owner_uid() or 0,
         )
         _cache_layers(self._owner, digest, store / archive_name(digest), layers)
         return self.base.digest, digest
@@ -194,7 +193,7 @@ class CopiedTree:
     def _save(self, copy: Path, store: Path) -> SavedDigests:
         base = COPY_PREFIX + self.base.digest
         try:
-            root_uid = host_directories.owner_uid() if self.namespaces is not None else None
+            root_uid = ownership.owner_uid() if self.namespaces is not None else None
             digest = archive_writer.write_to_store(
                 (copy,), LayerStack(), store, base_digest=base, root_uid=root_uid or 0
             )
@@ -275,7 +274,7 @@ def _unpack_archive(
             work_directory / _DIFF_DIRECTORY,
             digest=digest,
             base_digest=base,
-            owner=None if keeps_current_user else host_directories.owner_uid(),
+            owner=None if keeps_current_user else ownership.owner_uid(),
             max_bytes=max_bytes,
         )
     return work_directory / _DIFF_DIRECTORY
@@ -336,7 +335,7 @@ class _CachedLayers(NamedTuple):
 
 def _cache_layers(owner: str, digest: str, archive_path: Path, layers: tuple[Path, ...]) -> None:
     live = _CachedLayers(tuple(map(str, layers)), _identify_file(archive_path))
-    path = host_directories.runs_directory() / owner / f"{digest}.json"
+    path = ownership.runs_directory() / owner / f"{digest}.json"
     partial = layers[0].parent / "live.json"
     partial.write_text(json.dumps(live._asdict()))
     partial.replace(path)
@@ -345,7 +344,7 @@ def _cache_layers(owner: str, digest: str, archive_path: Path, layers: tuple[Pat
 def _find_cached_layers(owner: str, digest: str, archive_path: Path) -> tuple[Path, ...] | None:
     ownership.hold(owner)
     try:
-        cached = json.loads((host_directories.runs_directory() / owner / f"{digest}.json").read_text())
+        cached = json.loads((ownership.runs_directory() / owner / f"{digest}.json").read_text())
     except FileNotFoundError:
         return None
     layers = tuple(map(Path, cached["layers"]))

@@ -28,7 +28,6 @@ from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import cgroups, namespaces, seccomp
-from langgraph_takeover.sandbox.isolation import namespaces as loopback
 from langgraph_takeover.sandbox.isolation.freezer import EarlierProcesses
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell import EXIT_SIGNAL, PROTOCOL_DESCRIPTOR, Channel, RuntimeShell, Shell
@@ -156,7 +155,7 @@ class HostBackend:
         for process in self._list_processes([agent_shell.channel]):
             if _namespace_pid(process.pid) == 1:
                 entry = self._tree.namespaces.user_entry_command()
-                return loopback.listen_inside(process, port, entry_command=entry)
+                return namespaces.listen_inside(process, port, entry_command=entry)
         raise SandboxUnavailableError("the sandbox's shell has ended (start or restore the sandbox again)")
 
     def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int]:

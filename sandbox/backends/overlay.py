@@ -14,8 +14,6 @@ from pathlib import Path
 
 from langgraph_takeover.base.failures import cache_unless
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox import ownership as host_directories
-from langgraph_takeover.sandbox import ownership as host_programs
 from langgraph_takeover.sandbox.backends.processes import find_descendants
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.untrusted_trees import remove_tree
@@ -65,14 +63,14 @@ class _EmptyNamespaces:
     """User, mount and process namespaces with nothing in them yet except access to the interpreter."""
 
     def __init__(self) -> None:
-        self.origin = (os.getpid(), host_directories.ensure_root())
+        self.origin = (os.getpid(), ownership.ensure_root())
         binding = (str(INTERPRETER), str(interpreter_directory()), str(merged_directory()))
         # Before privileges are dropped, because the sandbox's user may be unable to enter its path.
         before, first = (
             ["unshare", "--mount", "sh", "-c", f'{_BIND_COMMAND}; shift 2; exec "$@"', *binding],
             "",
         )
-        if host_directories.owner_uid() is None:
+        if ownership.owner_uid() is None:
             before, first = [], f"{_BIND_COMMAND};"
         self._process = subprocess.Popen(
             [
@@ -84,7 +82,7 @@ class _EmptyNamespaces:
                 first + _HOLDER_SCRIPT,
                 *binding,
             ],
-            env=host_programs.program_environment(),
+            env=ownership.program_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -113,16 +111,16 @@ class _EmptyNamespaces:
             reason = (
                 message.decode(errors="replace").strip().partition("\n")[0][:300] or "`unshare` was ended"
             )
-            host_directories.require_disk_space(directory)
-            if (closed := host_directories.find_closed_parent(directory)) is not None:
+            ownership.require_disk_space(directory)
+            if (closed := ownership.find_closed_parent(directory)) is not None:
                 mode = stat.S_IMODE(closed.stat().st_mode)
                 raise SandboxUnavailableError(
-                    f"{closed}: closed to user {host_directories.ROOT_UID}, as which sandboxes run (mode {mode:04o}) "
-                    f"(set {host_directories.ROOT_VARIABLE} to a directory that others can enter, or chmod o+x {closed})"
+                    f"{closed}: closed to user {ownership.ROOT_UID}, as which sandboxes run (mode {mode:04o}) "
+                    f"(set {ownership.ROOT_VARIABLE} to a directory that others can enter, or chmod o+x {closed})"
                 )
             raise SandboxUnavailableError(
                 f"no overlay could be mounted: {reason} "
-                f"(set {host_directories.ROOT_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs)"
+                f"(set {ownership.ROOT_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs)"
             )
         return process, inside[0].pid
 
@@ -141,17 +139,13 @@ class _NamespaceCache:
     def take(self) -> _EmptyNamespaces | None:
         with self._lock:
             found, self._namespaces = self._namespaces, None
-        return (
-            found
-            if found is not None and found.origin == (os.getpid(), host_directories.ensure_root())
-            else None
-        )
+        return found if found is not None and found.origin == (os.getpid(), ownership.ensure_root()) else None
 
     def make(self) -> None:
         with self._lock:
             if self._namespaces is None or self._namespaces.origin != (
                 os.getpid(),
-                host_directories.ensure_root(),
+                ownership.ensure_root(),
             ):
                 self._namespaces = _EmptyNamespaces()
 
@@ -185,12 +179,12 @@ class NamespaceHolder:
     def entry_command(self) -> list[str]:
         """Return the start of a command line that runs the rest inside the namespaces."""
         # Root becomes the root inside explicitly; any other user is mapped to it.
-        credentials = ["--preserve-credentials"] if host_directories.owner_uid() is None else []
+        credentials = ["--preserve-credentials"] if ownership.owner_uid() is None else []
         return ["nsenter", f"--target={self.first_pid}", "--user", "--mount", "--pid", "--ipc", *credentials]
 
     def user_entry_command(self) -> list[str]:
         """Return the start of a command line with power over nested namespaces, in no other namespace; root needs none."""
-        if host_directories.owner_uid() is not None:
+        if ownership.owner_uid() is not None:
             return []
         return ["nsenter", f"--target={self.first_pid}", "--user", "--preserve-credentials"]
 
@@ -213,14 +207,14 @@ class NamespaceHolder:
 
 def merged_directory() -> Path:
     """Where every sandbox's files are in its namespaces."""
-    found = host_directories.ensure_root() / "merged"
+    found = ownership.ensure_root() / "merged"
     found.mkdir(exist_ok=True)
     return found
 
 
 def interpreter_directory() -> Path:
     """Where the interpreter is in every sandbox's namespaces, even if its path here is not accessible."""
-    found = host_directories.ensure_root() / "interpreter"
+    found = ownership.ensure_root() / "interpreter"
     found.mkdir(exist_ok=True)
     return found
 
@@ -229,7 +223,7 @@ def find_missing_program() -> str | None:
     """Return which required program is not installed, in one line; None if none is missing."""
     for program, package in _PROGRAMS.items():
         try:
-            host_programs.find_program(program, package)
+            ownership.find_program(program, package)
         except SandboxUnavailableError as error:
             return str(error)
     return None
@@ -242,7 +236,7 @@ def namespaces_unavailable_reason() -> str | None:
         return reason
     done = subprocess.run(
         [*drop_privileges_prefix(), *_UNSHARE_COMMAND, "true"],
-        env=host_programs.program_environment(),
+        env=ownership.program_environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -284,23 +278,23 @@ def _unavailable_reason() -> str | None:
 
 def create_layer_directory(owner: str) -> Path:
     """Create a directory for one more layer of a run, which this process now holds."""
-    run = host_directories.runs_directory() / owner
+    run = ownership.runs_directory() / owner
     while True:
-        host_directories.require_disk_space(host_directories.ensure_directory(run))
+        ownership.require_disk_space(ownership.ensure_directory(run))
         ownership.hold(owner)
         directory = run / secrets.token_hex(4)
         # Garbage collection may have removed the run's directory before this process held it.
         with contextlib.suppress(FileNotFoundError, FileExistsError):
             directory.mkdir(mode=0o711)
             break
-    host_directories.give_to_owner(directory)
+    ownership.give_to_owner(directory)
     for name in ("diff", "work"):
         (directory / name).mkdir()
-        host_directories.give_to_owner(directory / name)
+        ownership.give_to_owner(directory / name)
     return directory
 
 
 def drop_privileges_prefix() -> list[str]:
     """Return the start of a command line that runs the rest as the user of the sandboxes."""
-    uid = host_directories.owner_uid()
+    uid = ownership.owner_uid()
     return [] if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox import ownership as host_directories
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation.freezer import NO_PROCESSES, EarlierProcesses
 from langgraph_takeover.sandbox.untrusted_trees import remove_tree
@@ -195,7 +194,7 @@ def pause_processes(
 
 def remove_run(owner: str) -> None:
     """Remove this host's files of a run, and the plain processes that a killed run left."""
-    run = host_directories.runs_directory() / owner
+    run = ownership.runs_directory() / owner
     if not ownership.is_known(owner) and not os.path.lexists(run):
         return  # nothing has used it since it was removed
     kill_run_processes(run)

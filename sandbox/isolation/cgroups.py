@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox import ownership as host_programs
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import freezer
 from langgraph_takeover.sandbox.untrusted_trees import list_matches
@@ -313,7 +312,7 @@ def _start_guard(pid: int) -> subprocess.Popen[bytes]:
     parents = map(str, dict.fromkeys(freezer.find_parent_groups(pid).values()))
     return subprocess.Popen(
         ["sh", "-c", _GUARD_SCRIPT, freezer.group_name_prefix(), *parents],
-        env=host_programs.program_environment(),
+        env=ownership.program_environment(),
         cwd="/",
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

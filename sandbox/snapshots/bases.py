@@ -16,7 +16,6 @@ from typing import Any
 from langgraph_takeover.base.failures import clean_up
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox import ownership as host_directories
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import (
     OutOfDiskError,
@@ -57,7 +56,7 @@ class Base(Frozen):
 
 def bases_directory() -> Path:
     """Return the directory of all bases; this process now counts as a user of all of them."""
-    found = host_directories.ensure_directory(host_directories.ensure_root() / "bases")
+    found = ownership.ensure_directory(ownership.ensure_root() / "bases")
     ownership.hold(ownership.BASES_LOCK)
     return found
 
@@ -210,7 +209,7 @@ def _is_system(directory: Path) -> bool:
 
 
 def _change_owner(tree: Path) -> None:
-    uid = host_directories.owner_uid()
+    uid = ownership.owner_uid()
     if uid is not None:
         set_ids = _run("find", str(tree), "-type", "f", "-perm", "/6000", "-printf", "%m %p\\0")
         _run("chown", "-hR", f"{uid}:{uid}", str(tree))

@@ -19,7 +19,6 @@ from langgraph_takeover.evals.reports.estimates import (
     read_values,
 )
 from langgraph_takeover.evals.reports.plots import debt_figures, style
-from langgraph_takeover.evals.reports.plots import debt_figures as agent_figures
 from langgraph_takeover.evals.reports.plots.debt_figures import TokenCurves, compute_curves
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError, Picture, row_titles, view_style
 from langgraph_takeover.evals.reports.tables.switch_costs import is_agent_study
@@ -71,7 +70,7 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
         ),
     }
     if is_agent_study(results):
-        plots["agents"] = (agent_figures.TITLE, lambda: agent_figures.draw_agents(data))
+        plots["agents"] = (debt_figures.TITLE, lambda: debt_figures.draw_agents(data))
     pictures, omissions = [], []
     with style.plot_style():
         for name, (title, make) in plots.items():
