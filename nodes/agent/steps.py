@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from functools import cached_property, partial
 from typing import Any, NamedTuple, get_type_hints
 
@@ -15,6 +15,7 @@ from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_call
 from langgraph_takeover.nodes.model.calls import ModelCall
+from langgraph_takeover.nodes.model.deadlines import run_without_loop
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.workers import (
     AbortableWork,
@@ -86,15 +87,14 @@ class _Progress(NamedTuple):
 
 def run_node(node: Node, state: AgentState, runtime: Runtime[Any]) -> AgentState:
     """Run a node in this thread, which waits for the model."""
-    progress = _begin(node, state, runtime)
-    while progress.call is not None:
-        reply = error = None
-        try:
-            reply = progress.call.ask()
-        except Exception as raised:
-            error = raised
-        progress = _advance(progress.steps, reply, error)
-    return AgentState() if progress.update is None else progress.update
+
+    async def ask(call: ModelCall) -> AIMessage:
+        return call.ask()
+
+    async def proceed(work: Callable[[], _Progress]) -> _Progress:
+        return work()
+
+    return run_without_loop(_run_steps(partial(_begin, node, state, runtime), ask, proceed))
 
 
 async def arun_node(
@@ -108,8 +108,8 @@ async def arun_node(
 ) -> AgentState:
     """Run a node from an event loop, which awaits the model; all other work is done in threads."""
 
-    async def check_reply(work: Callable[[], Any]) -> Any:
-        return await workers.run("quick", work)
+    async def ask(call: ModelCall) -> AIMessage:
+        return await call.aask(partial(workers.run, "quick"))
 
     async def proceed(work: Callable[[], _Progress]) -> _Progress:
         if stop is None:
@@ -117,14 +117,23 @@ async def arun_node(
         abortable = AbortableWork(stop, work)
         return await workers.run(kind, abortable.run, abortable.abort)
 
-    progress = await proceed(lambda: _begin(node, state, runtime))
+    return await _run_steps(partial(_begin, node, state, runtime), ask, proceed)
+
+
+async def _run_steps(
+    begin: Callable[[], _Progress],
+    ask: Callable[[ModelCall], Awaitable[AIMessage]],
+    proceed: Callable[[Callable[[], _Progress]], Awaitable[_Progress]],
+) -> AgentState:
+    """Ask the model for each call of a node; `proceed` runs what the node does before, between and after them."""
+    progress = await proceed(begin)
     while progress.call is not None:
-        steps, reply, error = progress.steps, None, None
+        reply = error = None
         try:
-            reply = await progress.call.aask(check_reply)
+            reply = await ask(progress.call)
         except Exception as raised:
             error = raised
-        progress = await proceed(partial(_advance, steps, reply, error))
+        progress = await proceed(partial(_advance, progress.steps, reply, error))
     return AgentState() if progress.update is None else progress.update
 
 

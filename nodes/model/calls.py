@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
@@ -15,7 +16,6 @@ from pydantic import SecretStr
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
-    Retrying,
     retry_if_exception,
     stop_before_delay,
     wait_exponential,
@@ -27,7 +27,12 @@ from langgraph_takeover.base.failures import ObserverErrors, get_logger
 from langgraph_takeover.handoff.text.redaction import find_secrets, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.genai_spans import describe_reply, describe_request, start_chat_span
-from langgraph_takeover.nodes.model.deadlines import CallCancelledError, Cancellation, DeadlineExceededError
+from langgraph_takeover.nodes.model.deadlines import (
+    CallCancelledError,
+    Cancellation,
+    DeadlineExceededError,
+    run_without_loop,
+)
 from langgraph_takeover.nodes.model.endpoint_rules import (
     ConversationRepair,
     complete_turns,
@@ -64,6 +69,10 @@ RunBlocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Awaits a function in a thread, for work that would block an event loop."""
 
 
+async def _run_here(work: Callable[[], Any]) -> Any:
+    return work()
+
+
 class CallCount:
     """The requests of one call, over all its attempts, that an endpoint may have billed."""
 
@@ -87,7 +96,7 @@ class CallCount:
 
 
 class Attempt(NamedTuple):
-    """One attempt of a call of a chat model, for threads (`ask`) and for event loops (`aask`)."""
+    """One attempt of a call of a chat model."""
 
     model: Runnable[Any, Any]
     messages: list[BaseMessage]
@@ -95,34 +104,24 @@ class Attempt(NamedTuple):
     billing: CallCount
     cancellation: Cancellation | None = None
 
-    def ask(self) -> AIMessage:
-        """Return the reply. Raises ModelError, ContextWindowError and CallCancelledError."""
-        self.billing.begin()
-        exchange = Exchange(self.timeout_s, self.cancellation)
-        reply = error = None
-        try:
-            reply = exchange.ask(self.model, self.messages)
-        except Exception as raised:
-            error = raised
-        except BaseException:
-            self.billing.add(exchange, has_reply=False)
-            raise
-        return self._finish(exchange, reply, error)
-
-    async def aask(self, run_blocking: RunBlocking) -> AIMessage:
-        """Like `ask`, awaited."""
+    async def aask(self, run_blocking: RunBlocking | None) -> AIMessage:
+        """Return the reply; without `run_blocking`, block the thread. Raises ModelError and CallCancelledError."""
+        run = run_blocking or _run_here
         if self.billing.is_observed:
-            await run_blocking(self.billing.begin)
+            await run(self.billing.begin)
         exchange = Exchange(self.timeout_s, self.cancellation)
         reply = error = None
         try:
-            reply = await exchange.aask(self.model, self.messages)
+            if run_blocking is None:
+                reply = exchange.ask(self.model, self.messages)
+            else:
+                reply = await exchange.aask(self.model, self.messages)
         except Exception as raised:
             error = raised
         except BaseException:
             self.billing.add(exchange, has_reply=False)
             raise
-        answer: AIMessage = await run_blocking(lambda: self._finish(exchange, reply, error))
+        answer: AIMessage = await run(lambda: self._finish(exchange, reply, error))
         return answer
 
     def _finish(self, exchange: Exchange, reply: Any, error: Exception | None) -> AIMessage:
@@ -269,28 +268,23 @@ class ModelCall(NamedTuple):
         time limit never ends a reply that arrives byte by byte: `timeout_s` does. The reply's metadata has
         `UNCOUNTED_CALLS`, if earlier requests of the call may have been billed.
         """
-        with _record_call(self.model, self.messages, self.compute_cost, self.prompt_chars) as describe:
+        with self._record() as describe:
             return describe(self.ask_unrecorded())
-
-    def ask_unrecorded(self) -> AIMessage:
-        """Like `ask`, without a span of its own."""
-        deadline, wait_deadline = self._find_deadlines()
-
-        def attempt() -> AIMessage:
-            with _limit_wait(wait_deadline):
-                try:
-                    return self._attempt(deadline).ask()
-                except PermanentModelError as error:
-                    with obey_refusal(error, self.messages, self.model):
-                        return self._attempt(deadline).ask()
-
-        retrying = Retrying(
-            sleep=self.cancellation.sleep, before_sleep=self._announce, **self._retry_policy()
-        )
-        return retrying(attempt)
 
     async def aask(self, run_blocking: RunBlocking) -> AIMessage:
         """Like `ask`, awaited; `run_blocking` runs the checks of replies."""
+        with self._record() as describe:
+            return describe(await self._ask_repeatedly(run_blocking))
+
+    def ask_unrecorded(self) -> AIMessage:
+        """Like `ask`, without a span of its own."""
+        return run_without_loop(self._ask_repeatedly(None))
+
+    def _record(self) -> AbstractContextManager[Callable[[AIMessage], AIMessage]]:
+        return _record_call(self.model, self.messages, self.compute_cost, self.prompt_chars)
+
+    async def _ask_repeatedly(self, run_blocking: RunBlocking | None) -> AIMessage:
+        """Return the reply of the first attempt that succeeds; without `run_blocking`, never suspend."""
         deadline, wait_deadline = self._find_deadlines()
 
         async def attempt() -> AIMessage:
@@ -302,13 +296,15 @@ class ModelCall(NamedTuple):
                         return await self._attempt(deadline).aask(run_blocking)
 
         async def announce(state: RetryCallState) -> None:
-            await run_blocking(lambda: self._announce(state))
+            await (run_blocking or _run_here)(lambda: self._announce(state))
 
-        retrying = AsyncRetrying(
-            sleep=self.cancellation.asleep, before_sleep=announce, **self._retry_policy()
-        )
-        with _record_call(self.model, self.messages, self.compute_cost, self.prompt_chars) as describe:
-            return describe(await retrying(attempt))
+        async def sleep(seconds: float) -> None:
+            if run_blocking is None:
+                self.cancellation.sleep(seconds)
+            else:
+                await self.cancellation.asleep(seconds)
+
+        return await AsyncRetrying(sleep=sleep, before_sleep=announce, **self._retry_policy())(attempt)
 
     def _find_deadlines(self) -> tuple[float, float]:
         """Return when the call ends, and when its last wait must end."""
