@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
 from langgraph.types import Command
 
+from langgraph_takeover.base.takeover_error import TakeoverError
+from langgraph_takeover.base.telemetry import ActiveSpan
 from langgraph_takeover.graph.agent import Graph
 from langgraph_takeover.graph.checkpoints.inspection import (
     CheckpointInfo,
@@ -25,59 +31,176 @@ from langgraph_takeover.graph.runs.argument_checks import (
     snapshot_not_found_error,
     validate_answer,
 )
-from langgraph_takeover.graph.runs.thread_runs import GraphCall, GraphRunner, ThreadGraphs
+from langgraph_takeover.graph.runs.stop_requests import drain_on_sigterm
+from langgraph_takeover.graph.runs.thread_graphs import (
+    ThreadGraphs,
+    add_traceparent,
+    describe_outcome,
+    link_earlier_run,
+    load_conversation,
+    start_run_span,
+)
 from langgraph_takeover.graph.usage_errors import WaitingError
 from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.ledger.leases import RunStoppedError
 from langgraph_takeover.handoff.names import CONTINUATION, TakeoverView
-from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.agent.step_edits import count_open_calls, restore_texts
 from langgraph_takeover.nodes.agent.think import find_spent_budget
-from langgraph_takeover.nodes.context.settings import AgentContext, ProgressCallback, SettingsError
+from langgraph_takeover.nodes.context.settings import AgentContext, Progress, ProgressCallback, SettingsError
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError, validate_state_update
-from langgraph_takeover.nodes.state_events import answer_open_calls
 from langgraph_takeover.sandbox.interface import Sandbox
 
-CONTINUED = (
-    "Not run: the work continued on another thread before this call. Send it again if it is still needed."
-)
+
+@contextlib.contextmanager
+def _silence_late_nodes() -> Iterator[None]:
+    """Log no traceback of a node that ends after Ctrl-C has ended the graph; its effects are journaled, and not repeated."""
+    logger = logging.getLogger("concurrent.futures")
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return record.exc_info is None or "after shutdown" not in str(record.exc_info[1])
+
+    logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_wanted)
 
 
-def load_conversation(
-    saver: Saver, find_graph: Callable[[GraphKind], Graph], record: HandoffRecord
-) -> dict[str, Any]:
-    """Return the predecessor's messages and undo list as graph input.
+class GraphCall(NamedTuple):
+    """A call of one of a thread's graphs."""
 
-    An external agent has its conversation in its own session: without a checkpoint nothing is returned for it.
-    Raises RecordError if the checkpoint of the built-in agent is missing, or the predecessor was a team.
-    """
-    config: RunnableConfig = {
-        "configurable": {
-            "thread_id": record.thread_id,
-            "checkpoint_ns": "",
-            "checkpoint_id": record.checkpoint_id,
+    kind: GraphKind
+    input: Any
+    config: RunnableConfig
+    context: AgentContext
+    releases_name: bool = False
+    """Whether the thread's name becomes free again if the start fails before the sandbox opens."""
+
+    @property
+    def task_id(self) -> str | None:
+        task = self.input.get("task") if isinstance(self.input, dict) else None
+        return task["id"] if task else None
+
+
+class GraphRunner:
+    """Runs the graphs of a thread under its lease."""
+
+    def __init__(
+        self,
+        session: Session,
+        saver: Saver,
+        on_progress: ProgressCallback | None,
+        find_graph: Callable[[GraphKind], Graph],
+    ) -> None:
+        self._session = session
+        self._saver = saver
+        self._on_progress = on_progress
+        self._find_graph = find_graph
+        self._control: RunControl | None = None
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Stop after the current node, now or as soon as a graph runs."""
+        self._is_draining = self._session.stop.cancellation.ends_waits = True
+        if self._control is not None:
+            self._control.request_drain("drained")
+
+    def run(self, call: GraphCall) -> Outcome:
+        """Run a graph until it ends, waits or stops."""
+        with start_run_span(call.context, call.kind, call.task_id) as span:
+            before = self._link_earlier_run(span, call)
+            try:
+                outcome = self._run_to_outcome(call)
+            except Exception:
+                self._release_name(call)
+                raise
+            describe_outcome(span, outcome, before)
+        return outcome
+
+    async def arun(self, call: GraphCall) -> Outcome:
+        """Like `run`, in an event loop. A cancelled task ends the run at once; it can be resumed."""
+        workers = self._session.workers
+        with start_run_span(call.context, call.kind, call.task_id) as span:
+            before = await workers.run("lifecycle", lambda: self._link_earlier_run(span, call))
+            try:
+                outcome = await self._arun_to_outcome(call)
+            except Exception:
+                await workers.run("lifecycle", lambda: self._release_name(call))
+                raise
+            describe_outcome(span, outcome, before)
+        return outcome
+
+    def _link_earlier_run(self, span: ActiveSpan, call: GraphCall) -> Any:
+        return link_earlier_run(span, self._saver, call.context, call.input, call.config)
+
+    def _run_to_outcome(self, call: GraphCall) -> Outcome:
+        graph, values, control = self._find_graph(call.kind), None, self._start_control()
+        with drain_on_sigterm(control, self._session.stop.cancellation), self._session.explain_fencing():
+            with self._explain_stop(), _silence_late_nodes():
+                # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
+                for mode, update in graph.stream(**self._stream_options(call, control)):
+                    values = self._report(mode, update, values)
+            return self._build_outcome(graph, call, values)
+
+    async def _arun_to_outcome(self, call: GraphCall) -> Outcome:
+        graph, values, control = self._find_graph(call.kind), None, self._start_control()
+        with self._session.explain_fencing():
+            with self._explain_stop():
+                async for mode, update in graph.astream(**self._stream_options(call, control)):
+                    values = self._report(mode, update, values)
+            last = values
+            return await self._session.workers.run(
+                "lifecycle", lambda: self._build_outcome(graph, call, last)
+            )
+
+    def _start_control(self) -> RunControl:
+        self._control = RunControl()
+        stop = self._session.stop
+        stop.cancellation.ends_waits = self._is_draining or stop.mode is not None
+        if self._is_draining:
+            self._control.request_drain("drained")
+        return self._control
+
+    @contextlib.contextmanager
+    def _explain_stop(self) -> Iterator[None]:
+        """End the block without an error if the run was drained or stopped."""
+        with contextlib.suppress(GraphDrained, RunStoppedError), self._session.stop.explain():
+            yield
+
+    def _stream_options(self, call: GraphCall, control: RunControl) -> dict[str, Any]:
+        return {
+            "input": call.input,
+            "config": add_traceparent(call.config),
+            "context": call.context,
+            "stream_mode": ["values", "custom"] if self._on_progress else ["values"],
+            # "sync": a step and its effect on the sandbox are durable before the next step begins.
+            "durability": "sync",
+            "control": control,
         }
-    }
-    stored = saver.get_tuple(config) if record.checkpoint_id else None
-    if stored is None:
-        if record.external is not None:
-            return {}
-        raise RecordError(
-            f"record {record.id}: continuation needs checkpoint {record.checkpoint_id or 'of the predecessor'} of thread "
-            f"{record.thread_id}, which this directory does not have (run it in the predecessor's directory)"
-        )
-    kind = graph_kind(stored)
-    if kind == "team":
-        raise RecordError(
-            f"record {record.id}: a team made it, so no single agent can continue it (use a view)"
-        )
-    values = find_graph(kind).get_state(config).values
-    # Every call needs an answer before the next request.
-    answers = answer_open_calls(cast(AgentState, values), CONTINUED)
-    return {"messages": [*values["messages"], *answers], "edits": values.get("edits", [])}
+
+    def _report(self, mode: Any, update: Any, values: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return the last state, after reporting progress."""
+        if mode == "custom" and self._on_progress is not None:
+            self._on_progress(cast(Progress, update))
+            return values
+        return cast(dict[str, Any], update)
+
+    def _build_outcome(self, graph: Graph, call: GraphCall, values: dict[str, Any] | None) -> Outcome:
+        self._session.stop.finish()
+        if values is None:  # no node has run
+            values = cast(dict[str, Any], graph.get_state(call.config).values)
+        interrupts = values.pop("__interrupt__", ())
+        return build_outcome(self._session, cast(AgentState, values), interrupts)
+
+    def _release_name(self, call: GraphCall) -> None:
+        with contextlib.suppress(TakeoverError):
+            stored = self._saver.get_tuple(call.config) if call.releases_name else None
+            if stored is not None and "sandbox_state" not in stored.checkpoint["channel_values"]:
+                self._saver.delete_thread(self._session.thread)
 
 
 _FINAL_STOP_REASONS = ("finished", "refused", "unconfirmed")

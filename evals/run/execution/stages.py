@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from langgraph_takeover import Outcome
+from langgraph_takeover import Outcome, Run
 from langgraph_takeover.agents import ExternalAgentError
+from langgraph_takeover.errors import CheckpointCorruptError, ThreadExistsError
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
 from langgraph_takeover.evals.run.execution.row_parts import (
@@ -69,9 +71,13 @@ from langgraph_takeover.nodes.model.calls import CallCount
 from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.model.note_calls import NotesCall, build_ask
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
-from langgraph_takeover.nodes.state import get_task
+from langgraph_takeover.nodes.state import NO_SPENDING, get_task
 from langgraph_takeover.sandbox import SandboxManager, start
-from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import (
+    OutOfDiskError,
+    SandboxUnavailableError,
+    SnapshotCorruptError,
+)
 from langgraph_takeover.sandbox.repository import RepositoryError, patch_since
 
 _RowT = TypeVar("_RowT", bound=Row)
@@ -117,6 +123,61 @@ def _try_grading(
         return None, f"{label} not graded: {redact(str(error))[:300]}"
 
 
+def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
+    """Start or resume a thread. Return its outcome, and the seconds of earlier attempts.
+
+    If its snapshot is missing or damaged, or the agent did nothing, the thread is deleted, so that the next attempt starts
+    over. Raises ModelError in the latter case: an agent that did nothing has no result.
+    """
+    outcome, before = _run_or_resume(run, begin)
+    if not outcome.state.get("events"):
+        run.delete_snapshots()
+        raise ModelError(_describe_idle_run(run, outcome))
+    return outcome, before
+
+
+def _describe_idle_run(run: Run, outcome: Outcome) -> str:
+    if outcome.stop_reason == "max_seconds":
+        return (
+            f"no reply within {run.context.max_seconds:g} seconds, the limit of an agent (check the endpoint, "
+            "or raise --max-seconds in a new run)"
+        )
+    if outcome.stop_reason == "context_overflow":
+        return (
+            "the first prompt exceeds the model's context window, so the agent did nothing "
+            "(state the model's window, so that views are cut, or use a shorter view or another model)"
+        )
+    return f"the agent did nothing before its run ended with {outcome.stop_reason}"
+
+
+def _run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
+    try:
+        return begin(), 0.0
+    except ThreadExistsError:
+        before = run.agent.get_state(run.config).values.get("spent", NO_SPENDING)["seconds"]
+    except SnapshotCorruptError:
+        run.delete_snapshots()
+        raise
+    except CheckpointCorruptError as error:
+        raise _discard_thread(run, error) from error
+    try:
+        return run.resume(go_back=True), before
+    except CheckpointCorruptError as error:
+        raise _discard_thread(run, error) from error
+    except (SnapshotNotFoundError, SnapshotCorruptError) as error:
+        run.delete_snapshots()
+        raise SnapshotNotFoundError(
+            f"thread {run.thread} cannot resume: {error}; the resumed run starts it again"
+        ) from error
+
+
+def _discard_thread(run: Run, error: CheckpointCorruptError) -> SnapshotNotFoundError:
+    run.discard()
+    return SnapshotNotFoundError(
+        f"{error}; its checkpoints are deleted here: the resumed run starts the thread again"
+    )
+
+
 INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (
     ModelError,
     SandboxUnavailableError,
@@ -146,7 +207,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Pre
         with threads.open_thread(
             config, task, paths, threads.name_predecessor_thread(name), model, **settings
         ) as run:
-            outcome, before = threads.run_or_resume(run, lambda: run.start(task.id, task.prompt))
+            outcome, before = run_or_resume(run, lambda: run.start(task.id, task.prompt))
         require_patch(outcome)
     except INFRASTRUCTURE_ERRORS as error:
         return make_failure_row(PredecessorRow, known, error, started)
@@ -297,9 +358,7 @@ def run_takeover(
             config, task, paths, threads.name_takeover_thread(name), successor, record, points=()
         ) as run:
             recipient = build_recipient(run.context)
-            outcome, before = threads.run_or_resume(
-                run, lambda: run.take_over(record_id, cast(TakeoverView, view))
-            )
+            outcome, before = run_or_resume(run, lambda: run.take_over(record_id, cast(TakeoverView, view)))
         require_patch(outcome)
         taken = before + _measure_elapsed(started)
         verdict = grade_patch(config, task, paths, outcome.diff_from_base, name)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from langgraph_takeover import Home, Outcome, Run, open_run
+from langgraph_takeover import Home, Run, open_run
 from langgraph_takeover.agents import ExternalAgent, external_agent
-from langgraph_takeover.errors import CheckpointCorruptError, ThreadExistsError
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.rows import AgentRow, Takeover
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths, shorten_model_name
@@ -18,11 +17,8 @@ from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.ledger import ThreadHeldError, acquire, effects
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.nodes.context.agent_options import AgentOptions, select_options
-from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.session.observation import CallLog
-from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
-from langgraph_takeover.nodes.state import NO_SPENDING
-from langgraph_takeover.sandbox.interface import SnapshotCorruptError
+from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotEvery
 
 PREDECESSOR_PREFIX, TAKEOVER_PREFIX, NOTES_PREFIX = "predecessor.", "takeover.", "notes."
 _SNAPSHOT_FREQUENCY: dict[str, SnapshotEvery] = {
@@ -141,58 +137,3 @@ def open_call_log(paths: RunPaths, name: str) -> Iterator[CallLog]:
         finally:
             log.close()
             lease.remove()
-
-
-def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
-    """Start or resume a thread. Return its outcome, and the seconds of earlier attempts.
-
-    If its snapshot is missing or damaged, or the agent did nothing, the thread is deleted, so that the next attempt starts
-    over. Raises ModelError in the latter case: an agent that did nothing has no result.
-    """
-    outcome, before = _run_or_resume(run, begin)
-    if not outcome.state.get("events"):
-        run.delete_snapshots()
-        raise ModelError(_describe_idle_run(run, outcome))
-    return outcome, before
-
-
-def _describe_idle_run(run: Run, outcome: Outcome) -> str:
-    if outcome.stop_reason == "max_seconds":
-        return (
-            f"no reply within {run.context.max_seconds:g} seconds, the limit of an agent (check the endpoint, "
-            "or raise --max-seconds in a new run)"
-        )
-    if outcome.stop_reason == "context_overflow":
-        return (
-            "the first prompt exceeds the model's context window, so the agent did nothing "
-            "(state the model's window, so that views are cut, or use a shorter view or another model)"
-        )
-    return f"the agent did nothing before its run ended with {outcome.stop_reason}"
-
-
-def _run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
-    try:
-        return begin(), 0.0
-    except ThreadExistsError:
-        before = run.agent.get_state(run.config).values.get("spent", NO_SPENDING)["seconds"]
-    except SnapshotCorruptError:
-        run.delete_snapshots()
-        raise
-    except CheckpointCorruptError as error:
-        raise _discard_thread(run, error) from error
-    try:
-        return run.resume(go_back=True), before
-    except CheckpointCorruptError as error:
-        raise _discard_thread(run, error) from error
-    except (SnapshotNotFoundError, SnapshotCorruptError) as error:
-        run.delete_snapshots()
-        raise SnapshotNotFoundError(
-            f"thread {run.thread} cannot resume: {error}; the resumed run starts it again"
-        ) from error
-
-
-def _discard_thread(run: Run, error: CheckpointCorruptError) -> SnapshotNotFoundError:
-    run.discard()
-    return SnapshotNotFoundError(
-        f"{error}; its checkpoints are deleted here: the resumed run starts the thread again"
-    )
