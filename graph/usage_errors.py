@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from langgraph_takeover.base.takeover_error import TakeoverError
-from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.base.takeover_error import LedgerUnavailableError, TakeoverError
 
 
 class ThreadNotFoundError(TakeoverError, LookupError):

@@ -24,7 +24,13 @@ from langgraph_takeover.handoff.records.record import (
 )
 from langgraph_takeover.handoff.records.record_facts import add_left_out, add_observed_changes, build_parent
 from langgraph_takeover.handoff.records.verification import require_changes
-from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences, sum_forms
+from langgraph_takeover.handoff.trace.events import (
+    Event,
+    HandoffPoint,
+    append_events,
+    compute_differences,
+    sum_forms,
+)
 from langgraph_takeover.handoff.trace.file_kinds import is_source, mark_new_project
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.session.session import Session
@@ -69,14 +75,6 @@ def _join_trace(state: AgentState, own: tuple[Event, ...], records: RecordStore)
     if "record" not in state:
         return own
     return append_events(records.load(state["record"]).trace, own)
-
-
-def append_events(before: tuple[Event, ...], own: tuple[Event, ...]) -> tuple[Event, ...]:
-    """Return events, then later ones, with their positions in both."""
-    return (
-        *before,
-        *(each.model_copy(update={"index": number}) for number, each in enumerate(own, len(before))),
-    )
 
 
 def enter_checked_state(session: Session, state: AgentState) -> Sandbox:

@@ -28,7 +28,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from langgraph_takeover.base.takeover_error import TakeoverError, describe_other_version
+from langgraph_takeover.base.takeover_error import (
+    LedgerUnavailableError,
+    TakeoverError,
+    describe_other_version,
+)
 from langgraph_takeover.base.untrusted_input import describe_error, parse_json, read_untrusted_file
 from langgraph_takeover.evals.run.rows import (
     STAGES,
@@ -41,7 +45,6 @@ from langgraph_takeover.evals.run.rows import (
 )
 from langgraph_takeover.handoff.ledger.database import (
     Database,
-    LedgerUnavailableError,
     LedgerVersionError,
     repeat_after_loss,
 )

@@ -234,8 +234,9 @@ def check_unused(out: Path) -> None:
 
 def check_ledger(out: Path) -> None:
     """Raises LedgerVersionError if this version cannot resume the threads of a run."""
+    from langgraph_takeover.base.takeover_error import LedgerUnavailableError
     from langgraph_takeover.evals.run.settings.config import RunPaths
-    from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, LedgerVersionError
+    from langgraph_takeover.handoff.ledger.database import LedgerVersionError
 
     try:
         with RunPaths(out).home():

@@ -162,7 +162,7 @@ class _SandboxRequest(NamedTuple):
 
 
 def _continue_in_sandbox(request: _SandboxRequest) -> None:
-    from langgraph_takeover.graph.continuation.continue_record import continue_in_sandbox
+    from langgraph_takeover.graph.continuation.sandboxed_continuation import continue_in_sandbox
     from langgraph_takeover.graph.runs.stop_requests import handle_signals
     from langgraph_takeover.handoff import views
     from langgraph_takeover.handoff.records.record import RecordStore, write_durably

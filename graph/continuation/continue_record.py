@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast
-
-from langchain_core.language_models import BaseChatModel
+from typing import NamedTuple, NoReturn
 
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.graph.checkpoints.inspection import thread_config
 from langgraph_takeover.graph.continuation.known_records import (
     IMAGES_DIRECTORY,
     NOTES_DIRECTORY,
@@ -43,28 +38,18 @@ from langgraph_takeover.graph.continuation.terminal_start import (
     read_model_provider,
 )
 from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX, undo_manifest
-from langgraph_takeover.graph.delivery.recovery import sandbox_spec_for
-from langgraph_takeover.graph.home import Home, open_home
-from langgraph_takeover.graph.outcome import Outcome, RunStatus
-from langgraph_takeover.graph.runs.api import open_run
-from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.graph.usage_errors import ContinuationError
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
+from langgraph_takeover.handoff.agents.openings import Opening, build_record_opening
 from langgraph_takeover.handoff.interop.session_records import make_replacement, move_texts
-from langgraph_takeover.handoff.names import ViewName
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.records.verification import require_changes
-from langgraph_takeover.handoff.trace.events import HandoffPoint
-from langgraph_takeover.nodes.context.agent_program import describe_untested_program, external_agent
-from langgraph_takeover.nodes.context.settings import Progress
-from langgraph_takeover.nodes.external.agent_turns import Opening, build_record_opening
-from langgraph_takeover.nodes.records import save_record
+from langgraph_takeover.nodes.context.agent_program import describe_untested_program
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.changes.change_report import find_file_digest
 from langgraph_takeover.sandbox.changes.layers import LayerLookup, LayerStack
-from langgraph_takeover.sandbox.interface import BackendName
 from langgraph_takeover.sandbox.ownership import translate_disk_errors
 from langgraph_takeover.sandbox.untrusted_trees import is_directory, remove_tree
 
@@ -373,111 +358,3 @@ def _move_into_place(staging: Path, target: Path) -> None:
                 f"--in: {target} exists already (pass a new directory: --in DIR)"
             ) from error
         raise
-
-
-class SandboxedContinuation(NamedTuple):
-    """What became of a continuation in a sandbox."""
-
-    outcome: Outcome
-    record: str
-    """Id of the record of its end; that of the continued record before the first step."""
-
-
-def continue_in_sandbox(
-    home: Path,
-    record_id: str,
-    *,
-    agent: str,
-    model: BaseChatModel,
-    model_name: str,
-    view: str = "structured",
-    program: Path | None = None,
-    backend: BackendName = "host",
-    is_new: bool = False,
-    show: Callable[[str], None],
-) -> SandboxedContinuation:
-    """Let an external agent continue a record in a sandbox of this host; `show` gets one line for each step.
-
-    The thread is that of the last continuation of the record by this agent under this view and model, which resumes where it
-    stopped or returns its outcome; `is_new` begins another one. Each end has a record: finished, stopped or failed.
-    `model_name` is the name of the model in the agent's requests.
-
-    Raises what `take_over` and `resume` raise, UnknownAgentProgramError and AgentProgramError.
-    """
-    chosen = external_agent(agent, program=program, model_name=model_name)
-    if chosen.program.warning:
-        show(chosen.program.warning)
-    with open_home(home) as opened:
-        record = opened.records.load(record_id)
-        spec = sandbox_spec_for(record, backend)
-        # The digest: another record of the same id is other work.
-        key = hashlib.sha256(repr((record.digest, view, model_name, backend)).encode()).hexdigest()[:6]
-        thread = _choose_thread(opened, f"{record_id[:200]}.{agent}-{key}", is_new=is_new)
-        options: Mapping[str, Any] = {"model": model, "sandbox": spec, "agent": chosen, "protocol": "native"}
-        has_begun = opened.saver.get_tuple(thread_config(thread)) is not None
-        is_finished = has_begun and opened.status(thread) == "finished"
-        state = ", which has finished (--new begins anew)" if is_finished else ", which resumes"
-        show(f"thread    {thread}{state if has_begun else ''}")
-        with open_run(
-            opened, thread, **options, on_progress=lambda progress: show(describe_progress(progress))
-        ) as run:
-            try:
-                outcome = (
-                    run.resume(go_back=True) if has_begun else run.take_over(record_id, cast(ViewName, view))
-                )
-            except BaseException as error:
-                is_stopped = not isinstance(error, Exception)
-                end = _save_end(run, "stopped by a signal" if is_stopped else f"failed: {error}")
-                show(f"record    {end}" if end else "no record: the agent had not begun")
-                raise
-            end = _save_end(run, _describe_outcome(outcome))
-            show(f"record    {end}")
-            return SandboxedContinuation(outcome, end)
-
-
-def _choose_thread(home: Home, name: str, *, is_new: bool) -> str:
-    """Return the newest thread with a name, which may have a number, or the next one."""
-    known = re.compile(rf"{re.escape(name)}(?:-(\d{{1,9}}))?")
-    numbers = [int(found[1] or 1) for each in home.threads() if (found := known.fullmatch(each))]
-    number = max(numbers, default=0 if is_new else 1) + is_new
-    return name if number == 1 else f"{name}-{number}"
-
-
-def _describe_outcome(outcome: Outcome) -> str:
-    if outcome.status is RunStatus.FINISHED:
-        return f"finished: {outcome.answer or ''}"
-    return f"{outcome.status.value}: {outcome.stop_reason or 'it can resume'}"
-
-
-def _save_end(run: Run, detail: str) -> str:
-    """Save the record of a run's end, once for each state, and return its id; before the first step, the continued record's."""
-    stored, state = run.home.saver.get_tuple(run.config), run.state() or {}
-    if stored is None or not state.get("events"):
-        return str(state.get("record", ""))
-    checkpoint = str(stored.config["configurable"]["checkpoint_id"])
-    record_id = f"{run.thread}.end-{checkpoint[-12:]}"
-    if record_id in run.home.records.list_ids():
-        return record_id
-    point = HandoffPoint(
-        kind="requested", event_index=len(state["events"]) - 1, detail=" ".join(detail.split())[:200]
-    )
-    save_record(
-        run.session,
-        state,
-        point,
-        record_id=record_id,
-        checkpoint=checkpoint,
-        predecessor=run.context.display_model,
-    )
-    return record_id
-
-
-def describe_progress(progress: Progress) -> str:
-    """Describe one progress event in a line."""
-    parts = [
-        f"step {progress['step']:<4}{progress['event']}",
-        progress.get("tool", ""),
-        progress.get("kind", ""),
-    ]
-    text = " ".join(progress.get("text", "").split())
-    return "  ".join([*(each for each in parts if each), text[:160]]).rstrip()

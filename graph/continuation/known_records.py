@@ -31,8 +31,7 @@ from langgraph_takeover.handoff.records.record import (
     write_durably,
 )
 from langgraph_takeover.handoff.records.record_facts import build_parent
-from langgraph_takeover.handoff.trace.events import Event, Trace, sum_forms
-from langgraph_takeover.nodes.records import append_events
+from langgraph_takeover.handoff.trace.events import Event, Trace, append_events, sum_forms
 from langgraph_takeover.sandbox import untrusted_trees
 from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE
 from langgraph_takeover.sandbox.snapshots.differences import digest_content

@@ -6,7 +6,7 @@ sandbox states that can be restored; `handoffs` hold each handoff's state.
 
 from __future__ import annotations
 
-from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.base.takeover_error import LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.leases import (
     FencedError,
     HandedOverError,

@@ -32,7 +32,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from tenacity import retry, retry_if_exception, stop_after_attempt, stop_after_delay, wait_fixed
 
 from langgraph_takeover.base.failures import get_logger, run_all
-from langgraph_takeover.base.takeover_error import TakeoverError, describe_other_version
+from langgraph_takeover.base.takeover_error import LedgerUnavailableError, describe_other_version
 from langgraph_takeover.base.untrusted_input import describe_error
 
 _DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -122,12 +122,6 @@ Synchronous = Literal["NORMAL", "FULL"]
 
 
 _POSTGRES_DISK_FULL = "53100"
-
-
-class LedgerUnavailableError(TakeoverError):
-    """The database cannot be opened, read or written; one line that says which, why, and what to do."""
-
-    exit_code = 3
 
 
 class LedgerVersionError(LedgerUnavailableError):

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, bindparam, delete, insert, not_, select, text, update
 
-from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, repeat_after_loss
+from langgraph_takeover.base.takeover_error import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import Lease
 from langgraph_takeover.handoff.ledger.store import Ledger, effects, moves, snapshots
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets

@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from langgraph_takeover.base.takeover_error import TakeoverError
+from langgraph_takeover.base.takeover_error import LedgerUnavailableError, TakeoverError
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, repeat_after_loss
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import check_name, close_thread, reopen_thread
 from langgraph_takeover.handoff.ledger.store import Ledger, handoffs, idempotency_keys, transitions
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding

@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol
 from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
 
 from langgraph_takeover.base.failures import get_logger
-from langgraph_takeover.base.takeover_error import TakeoverError
-from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, repeat_after_loss
+from langgraph_takeover.base.takeover_error import LedgerUnavailableError, TakeoverError
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.store import Ledger, closed_threads, leases, stops
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.ownership import current_process_identity, process_state

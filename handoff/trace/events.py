@@ -239,6 +239,14 @@ def apply_changes(
     return after
 
 
+def append_events(before: tuple[Event, ...], own: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Return events, then later ones, with their positions in both."""
+    return (
+        *before,
+        *(each.model_copy(update={"index": number}) for number, each in enumerate(own, len(before))),
+    )
+
+
 def compute_differences(events: Iterable[Event]) -> Differences:
     """Differences from the base after all events."""
     differences: Differences = {}

@@ -1,4 +1,4 @@
-"""The base class of all errors, and the refusal of what another version wrote."""
+"""The base class of all errors, the error of a database, and the refusal of what another version wrote."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ class TakeoverError(Exception):
 
     exit_code: int = 2
     """Exit code of a command: 2 if the caller can correct it, 3 if the host or a stored state failed, 4 if a disk is full."""
+
+
+class LedgerUnavailableError(TakeoverError):
+    """The database cannot be opened, read or written; one line that says which, why, and what to do."""
+
+    exit_code = 3
 
 
 PROGRAM = "langgraph-takeover"

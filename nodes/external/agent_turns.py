@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import Runnable
 
 from langgraph_takeover.base.telemetry import bind_context
-from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.agents.adapter import (
     RESUME_MESSAGE,
-    AgentAdapter,
     Launch,
-    NativeSession,
     is_session_id,
 )
-from langgraph_takeover.handoff.agents.native_sessions import HISTORY_CALL_PREFIX, list_session_steps
+from langgraph_takeover.handoff.agents.native_sessions import HISTORY_CALL_PREFIX
+from langgraph_takeover.handoff.agents.openings import Opening, build_record_opening
 from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
 from langgraph_takeover.handoff.trace.events import Action, Usage
-from langgraph_takeover.handoff.views.common import EVENT_FILES, build_event_files
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
 from langgraph_takeover.nodes.external.agent_process import ExternalProcess
@@ -37,19 +34,6 @@ from langgraph_takeover.nodes.state_events import add_usage, find_spent_limit
 from langgraph_takeover.sandbox.interface import Sandbox
 
 _START_TIMEOUT_S = 300.0
-
-
-class Opening(NamedTuple):
-    """How an agent begins: its first message, after the session that it resumes, if any."""
-
-    message: str
-    session: NativeSession | None = None
-    call_ids: frozenset[str] = frozenset()
-    """The calls of the session, whose results the first request must contain."""
-    event_files: Mapping[str, str] = {}
-    """Files with the events of the earlier work, for views that point to them."""
-    account: Mapping[str, int] = {}
-    """How many events of the earlier work became what in the session."""
 
 
 def is_external(state: AgentState, context: AgentContext) -> bool:
@@ -212,44 +196,6 @@ def build_opening(state: AgentState, context: AgentContext, launch: Launch) -> O
     record = context.session.records.load(state["record"])
     return build_record_opening(
         record, state["view"], context.agent.adapter, launch, window_tokens=context.known_window
-    )
-
-
-def build_record_opening(
-    record: HandoffRecord,
-    view: str,
-    adapter: AgentAdapter,
-    launch: Launch,
-    *,
-    event_directory: str = "",
-    window_tokens: int | None = None,
-) -> Opening:
-    """Return how an agent continues a record under a view.
-
-    `event_directory` is where the files of events will be; by default in the agent's home. `window_tokens` is the model's
-    context window, if known. Raises UnknownViewError.
-    """
-    recipient = views.Recipient(protocol="native", has_event_files=True)
-    if window_tokens is not None:
-        recipient = recipient.model_copy(update={"window_tokens": window_tokens})
-    build_history = views.HISTORIES.get(view)
-    if build_history is not None:
-        history = build_history(record, recipient)
-        call_ids = frozenset(step.call_id for step in list_session_steps(history)[0] if step.action)
-        session = adapter.write_session(history, launch)
-        account = Counter(
-            f"{each.outcome}: {each.reason}" if each.reason else each.outcome
-            for each in session.account
-            if each.event < len(record.trace)
-        )
-        return Opening(history.closing, session, call_ids, account=account)
-    message = "\n\n".join(each.text for each in views.find_view(view)(record, recipient))
-    if view not in views.VIEWS_WITH_RECALL:
-        return Opening(message)
-    directory = event_directory or EVENT_FILES.replace("~", launch.home)
-    files = {f"{directory}/{name}": text for name, text in build_event_files(record.trace).items()}
-    return Opening(
-        message.replace(EVENT_FILES, event_directory) if event_directory else message, event_files=files
     )
 
 

@@ -14,8 +14,8 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover import open_home
-from langgraph_takeover.graph.continuation import continue_record
-from langgraph_takeover.graph.continuation.continue_record import SandboxedContinuation, _choose_thread
+from langgraph_takeover.graph.continuation import sandboxed_continuation
+from langgraph_takeover.graph.continuation.sandboxed_continuation import SandboxedContinuation, _choose_thread
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.records.record_facts import list_chain_lines
@@ -168,12 +168,12 @@ def call(number: int) -> AIMessage:
 def test_the_same_command_continues_and_every_end_is_a_record(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(continue_record, "external_agent", lambda *args, **named: build_small_agent())
+    monkeypatch.setattr(sandboxed_continuation, "external_agent", lambda *args, **named: build_small_agent())
     first = workplace.capture().record
     shown: list[str] = []
 
     def run(model: Scripted, *, is_new: bool = False) -> SandboxedContinuation:
-        return continue_record.continue_in_sandbox(
+        return sandboxed_continuation.continue_in_sandbox(
             Path(workplace.home), first.id, agent="small", model=model, model_name="m", is_new=is_new,
             show=shown.append,
         )  # fmt: skip
