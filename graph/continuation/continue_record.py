@@ -28,8 +28,6 @@ from langgraph_takeover.graph.continuation.known_records import (
     save_manifest,
 )
 from langgraph_takeover.graph.continuation.terminal_start import (
-    INTERACTIVE_COMMANDS,
-    build_interactive_arguments,
     create_file,
     describe_existing,
     digest_text,
@@ -124,7 +122,7 @@ def prepare_continuation(
         agent=agent,
         view=view,
         directory=target,
-        command=(executable, *build_interactive_arguments(agent, message, session_id or None)),
+        command=(executable, *adapter.program.terminal.fill(message, session_id or None)),
         session_id=session_id,
         prompt=opening.message,
         session_files=files,
@@ -136,7 +134,7 @@ def prepare_continuation(
 
 def _check_view(agent: str, view: str) -> None:
     views.find_view(view)
-    if view in views.HISTORIES and not INTERACTIVE_COMMANDS[agent].resume:
+    if view in views.HISTORIES and not find_adapter(agent).program.terminal.resume:
         raise ContinuationError(
             f"--view {view}: {agent} cannot resume a session that was written for it (use --view structured or trace)"
         )

@@ -10,65 +10,25 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from langgraph_takeover.base.failures import clean_up
 from langgraph_takeover.graph.continuation.known_records import Manifest, find_manifest_of
 from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX
 from langgraph_takeover.graph.usage_errors import ContinuationError
 from langgraph_takeover.handoff.agents import find_adapter
-from langgraph_takeover.handoff.agents.adapter import NativeSession
-from langgraph_takeover.handoff.agents.session_files import AGENTS, LATEST, SessionError
+from langgraph_takeover.handoff.agents.adapter import SESSION, NativeSession
+from langgraph_takeover.handoff.agents.session_files import (
+    AGENTS,
+    LATEST,
+    STORAGES,
+    SessionError,
+    find_storage,
+)
 from langgraph_takeover.handoff.interop.session_records import find_repository_session
 from langgraph_takeover.sandbox.interface import OutOfDiskError
 
-MESSAGE, SESSION = "{message}", "{session}"
 _DEFAULT_PROVIDER = "openai"
-
-
-class InteractiveCommand(NamedTuple):
-    """Arguments after the program's name."""
-
-    start: tuple[str, ...]
-    resume: tuple[str, ...] = ()
-    """Empty if the agent cannot resume a session that was written as files."""
-    home_variable: str = ""
-    """Environment variable that replaces the directory of the agent's own files."""
-    home_directory: str = ""
-    """That directory, below the user's home."""
-
-
-INTERACTIVE_COMMANDS = {
-    "codex": InteractiveCommand((MESSAGE,), ("resume", SESSION, MESSAGE), "CODEX_HOME", ".codex"),
-    "claude-code": InteractiveCommand(
-        (MESSAGE,), ("--resume", SESSION, MESSAGE), "CLAUDE_CONFIG_DIR", ".claude"
-    ),
-    "qwen-code": InteractiveCommand(("-i", MESSAGE), ("--resume", SESSION, "-i", MESSAGE), "", ".qwen"),
-    "opencode": InteractiveCommand(("--prompt", MESSAGE)),
-    "mini": InteractiveCommand(("-t", MESSAGE)),
-}
-_REOPEN_OPTIONS = {
-    "codex": "resume", "claude-code": "--resume", "qwen-code": "--resume", "opencode": "--session",
-}  # fmt: skip
 _PROMPT_FILES = (".git/takeover/prompt.md", ".takeover/prompt.md")
-
-
-def build_interactive_arguments(agent: str, message: str, session_id: str | None = None) -> tuple[str, ...]:
-    """Return the arguments that start an agent with a message, in a session if one is named.
-
-    The message becomes neither an option nor a slash command.
-    """
-    command = INTERACTIVE_COMMANDS[agent]
-    text = f"Task: {message}" if message.startswith(("-", "/")) else message
-    values = {MESSAGE: text, SESSION: session_id or ""}
-    return tuple(values.get(each, each) for each in (command.resume if session_id else command.start))
-
-
-def find_agent_directory(agent: str, user_home: Path) -> Path:
-    """Return the directory of an agent's own files: the user's variable may name another one."""
-    command = INTERACTIVE_COMMANDS[agent]
-    replaced = os.environ.get(command.home_variable) if user_home == Path.home() else None
-    return Path(replaced) if replaced else user_home / command.home_directory
 
 
 def read_model_provider(agent: str, user_home: Path) -> str:
@@ -76,7 +36,7 @@ def read_model_provider(agent: str, user_home: Path) -> str:
     if agent != "codex":
         return ""
     try:
-        settings = tomllib.loads((find_agent_directory(agent, user_home) / "config.toml").read_text())
+        settings = tomllib.loads((find_storage(agent, user_home) / "config.toml").read_text())
     except (OSError, ValueError):
         return _DEFAULT_PROVIDER
     profiles = settings.get("profiles")
@@ -103,26 +63,27 @@ def describe_existing(home: Path, directory: Path, user_home: Path) -> str:
 
 def _build_resume_command(manifest: Manifest, directory: Path, user_home: Path) -> tuple[str, ...]:
     """Return the agent's own command: its newest session in the directory, or the first prompt if it has none."""
-    program = find_adapter(manifest.agent).program.executable
+    program = find_adapter(manifest.agent).program
+    executable, terminal = program.executable, program.terminal
     if manifest.agent in AGENTS:
         try:
             session = find_repository_session(manifest.agent, LATEST, directory, user_home)
-            return program, _REOPEN_OPTIONS[manifest.agent], session.id
+            return executable, *(session.id if each == SESSION else each for each in terminal.reopen)
         except SessionError:
             pass
     prompts = [each for each in _PROMPT_FILES if (directory / each).is_file()]
     message = (
         f"Read the file {prompts[0]} completely, and do the task at its end." if prompts else manifest.task
     )
-    return program, *build_interactive_arguments(manifest.agent, message)
+    return executable, *terminal.fill(message)
 
 
 def list_session_files(agent: str, user_home: Path, session: NativeSession | None) -> dict[Path, str]:
     """Return the files of the native session by their paths in the agent's home. Raises ContinuationError."""
     files = {}
     for name, text in (session.files if session else {}).items():
-        below = Path(name).relative_to(INTERACTIVE_COMMANDS[agent].home_directory)
-        path = find_agent_directory(agent, user_home) / below
+        below = Path(name).relative_to(STORAGES[agent].directory)
+        path = find_storage(agent, user_home) / below
         if os.path.lexists(path):
             raise ContinuationError(f"{path}: exists already (try again)")
         files[path.absolute()] = text

@@ -47,6 +47,29 @@ class PackagedProgram(Frozen):
     """The program below that directory."""
 
 
+MESSAGE, SESSION = "{message}", "{session}"
+"""Where the message and the id of the session stand in a `TerminalCommand`."""
+
+
+class TerminalCommand(Frozen):
+    """How a person starts the agent in a terminal: the arguments after the program's name."""
+
+    start: tuple[str, ...] = (MESSAGE,)
+    resume: tuple[str, ...] = ()
+    """Resumes a session with a message. Empty if the agent cannot resume a session that was written as files."""
+    reopen: tuple[str, ...] = ()
+    """Opens a session without a message."""
+
+    def fill(self, message: str, session_id: str | None = None) -> tuple[str, ...]:
+        """Return the arguments that start the agent, in a session if one is named.
+
+        The message becomes neither an option nor a slash command.
+        """
+        text = f"Task: {message}" if message.startswith(("-", "/")) else message
+        values = {MESSAGE: text, SESSION: session_id or ""}
+        return tuple(values.get(each, each) for each in (self.resume if session_id else self.start))
+
+
 class ProgramFiles(Frozen):
     """Where an agent's program lies on this host, and which versions are tested."""
 
@@ -64,6 +87,8 @@ class ProgramFiles(Frozen):
     """Smallest `memory_mb` of a sandbox that limits the address space, because the host has no memory cgroups."""
     install: str
     """The command that installs the program."""
+    terminal: TerminalCommand = TerminalCommand()
+    """The command of `handoff continue` in a plain checkout."""
     oldest: str
     newest: str
     """The tested range of versions; a newer one runs with a warning, an older one is refused."""

@@ -10,7 +10,9 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.agents.adapter import (
+    MESSAGE,
     RESUME_MESSAGE,
+    SESSION,
     AgentCommand,
     AgentOutput,
     Api,
@@ -21,6 +23,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     PackagedProgram,
     ProgramFiles,
     Setup,
+    TerminalCommand,
     escape_slash_command,
     is_session_id,
 )
@@ -454,6 +457,7 @@ class ClaudeCode:
         executable="claude",
         packaged=(PackagedProgram(directory="@anthropic-ai/claude-code-linux-*", file="claude"),),
         install="npm install -g @anthropic-ai/claude-code",
+        terminal=TerminalCommand(resume=("--resume", SESSION, MESSAGE), reopen=("--resume", SESSION)),
         oldest="2.1.0",
         newest="2.1.332",
     )

@@ -12,6 +12,8 @@ from langchain_core.messages import BaseMessage
 from langgraph_takeover.base.untrusted_input import parse_json
 from langgraph_takeover.handoff.agents import codex_rollouts
 from langgraph_takeover.handoff.agents.adapter import (
+    MESSAGE,
+    SESSION,
     AgentCommand,
     AgentOutput,
     Api,
@@ -22,6 +24,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     PackagedProgram,
     ProgramFiles,
     Setup,
+    TerminalCommand,
     is_session_id,
 )
 from langgraph_takeover.handoff.agents.codex_rollouts import Payload, ScriptHistory, ScriptRecords
@@ -370,6 +373,7 @@ class Codex:
         executable="codex",
         packaged=(PackagedProgram(directory="@openai/codex-linux-*/vendor/*", file="bin/codex"),),
         install="npm install -g @openai/codex",
+        terminal=TerminalCommand(resume=("resume", SESSION, MESSAGE), reopen=("resume", SESSION)),
         oldest="0.160.0",
         newest="0.171.0",
     )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.agents.adapter import (
+    MESSAGE,
     RESUME_MESSAGE,
     AgentCommand,
     AgentOutput,
@@ -22,6 +23,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     NativeSession,
     ProgramFiles,
     Setup,
+    TerminalCommand,
     is_session_id,
 )
 from langgraph_takeover.handoff.agents.native_sessions import (
@@ -380,6 +382,7 @@ class MiniSweAgent:
         interpreter="python",
         version_argv=("-c", "import importlib.metadata as m; print(m.version('mini-swe-agent'))"),
         install="pip install mini-swe-agent",
+        terminal=TerminalCommand(start=("-t", MESSAGE)),
         oldest="2.4.0",
         newest="2.4.6",
     )

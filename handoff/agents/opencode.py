@@ -11,6 +11,8 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.agents.adapter import (
+    MESSAGE,
+    SESSION,
     AgentCommand,
     AgentOutput,
     Api,
@@ -21,6 +23,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     PackagedProgram,
     ProgramFiles,
     Setup,
+    TerminalCommand,
 )
 from langgraph_takeover.handoff.agents.native_sessions import (
     SessionStep,
@@ -291,6 +294,7 @@ class OpenCode:
         packaged=(PackagedProgram(directory="opencode-linux-*", file="bin/opencode"),),
         address_space_mb=8192,
         install="npm install -g opencode-ai",
+        terminal=TerminalCommand(start=("--prompt", MESSAGE), reopen=("--session", SESSION)),
         oldest="1.18.0",
         newest="1.18.33",
     )

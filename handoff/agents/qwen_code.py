@@ -9,6 +9,8 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.agents.adapter import (
+    MESSAGE,
+    SESSION,
     AgentCommand,
     AgentOutput,
     Api,
@@ -19,6 +21,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     PackagedProgram,
     ProgramFiles,
     Setup,
+    TerminalCommand,
     escape_slash_command,
     is_session_id,
 )
@@ -257,6 +260,9 @@ class QwenCode:
         interpreter="node",
         address_space_mb=40_960,
         install="npm install -g @qwen-code/qwen-code",
+        terminal=TerminalCommand(
+            start=("-i", MESSAGE), resume=("--resume", SESSION, "-i", MESSAGE), reopen=("--resume", SESSION)
+        ),
         oldest="0.15.0",
         newest="0.24.4",
     )

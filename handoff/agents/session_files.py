@@ -48,7 +48,7 @@ class SessionFile(NamedTuple):
     """Where it ran, if that is not in its file."""
 
 
-class _Storage(NamedTuple):
+class Storage(NamedTuple):
     """Where an agent keeps its sessions."""
 
     directory: str
@@ -59,16 +59,16 @@ class _Storage(NamedTuple):
 
 
 _AIDER, _AIDER_FILE = "aider", ".aider.chat.history.md"
-_STORAGES = {
-    "codex": _Storage(".codex", "CODEX_HOME", "sessions/*/*/*/rollout-*.jsonl"),
-    "claude-code": _Storage(".claude", "CLAUDE_CONFIG_DIR", "projects/*/*.jsonl"),
-    "qwen-code": _Storage(".qwen", "", "projects/*/chats/*.jsonl"),
-    "gemini-cli": _Storage(".gemini/tmp", "", "*/chats/session-*.json*"),
-    "pi": _Storage(".pi/agent", "PI_CODING_AGENT_DIR", "sessions/*/*.jsonl"),
-    "copilot-cli": _Storage(".copilot", "COPILOT_HOME", "session-state/*/events.jsonl"),
-    "kimi-code": _Storage(".kimi-code", "KIMI_CODE_HOME", "sessions/*/*/agents/main/wire.jsonl"),
+STORAGES = {
+    "codex": Storage(".codex", "CODEX_HOME", "sessions/*/*/*/rollout-*.jsonl"),
+    "claude-code": Storage(".claude", "CLAUDE_CONFIG_DIR", "projects/*/*.jsonl"),
+    "qwen-code": Storage(".qwen", "", "projects/*/chats/*.jsonl"),
+    "gemini-cli": Storage(".gemini/tmp", "", "*/chats/session-*.json*"),
+    "pi": Storage(".pi/agent", "PI_CODING_AGENT_DIR", "sessions/*/*.jsonl"),
+    "copilot-cli": Storage(".copilot", "COPILOT_HOME", "session-state/*/events.jsonl"),
+    "kimi-code": Storage(".kimi-code", "KIMI_CODE_HOME", "sessions/*/*/agents/main/wire.jsonl"),
 }
-AGENTS = (*_STORAGES, _AIDER, _OPENCODE)
+AGENTS = (*STORAGES, _AIDER, _OPENCODE)
 
 
 @contextmanager
@@ -99,10 +99,10 @@ def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list
         return _list_opencode_sessions(home, directory)
     if agent == _AIDER:
         return _list_aider_chats(directory or Path.cwd())
-    if agent not in _STORAGES:
+    if agent not in STORAGES:
         raise SessionError(f"unknown agent {agent!r:.80} (use {', '.join(AGENTS)})")
     modified: dict[Path, float] = {}
-    for path in list_matches(_find_root(agent, home), _STORAGES[agent].pattern)[:_MAX_LISTED_FILES]:
+    for path in list_matches(find_storage(agent, home), STORAGES[agent].pattern)[:_MAX_LISTED_FILES]:
         try:
             info = path.lstat()
         except OSError:
@@ -167,8 +167,9 @@ def _list_aider_chats(directory: Path) -> list[SessionFile]:
     return [found] if stat.S_ISREG(info.st_mode) else []
 
 
-def _find_root(agent: str, home: Path) -> Path:
-    storage = _STORAGES[agent]
+def find_storage(agent: str, home: Path) -> Path:
+    """Return the directory of an agent's own files: the user's variable may name another one."""
+    storage = STORAGES[agent]
     replaced = os.environ.get(storage.variable) if storage.variable and home == Path.home() else None
     return Path(replaced) if replaced else home / storage.directory
 
@@ -204,7 +205,7 @@ def find_prompt(session: SessionFile, home: Path) -> str:
     """
     if session.agent != "claude-code":
         return ""
-    for path in list_matches(_find_root(session.agent, home), _STATES)[:_MAX_STATES]:
+    for path in list_matches(find_storage(session.agent, home), _STATES)[:_MAX_STATES]:
         try:
             state = parse_json(read_untrusted_head(path, _MAX_STATE_BYTES))
         except (OSError, ValueError):
@@ -219,7 +220,7 @@ def find_prompt(session: SessionFile, home: Path) -> str:
 
 
 def _describe_places(home: Path, agents: Sequence[str]) -> str:
-    places = [str(_find_root(agent, home)) for agent in agents if agent in _STORAGES]
+    places = [str(find_storage(agent, home)) for agent in agents if agent in STORAGES]
     if _AIDER in agents:
         places.append(_AIDER_FILE)
     if _OPENCODE in agents:

@@ -71,6 +71,8 @@ class _Format(NamedTuple):
     names: tuple[str, ...]
     is_format: Callable[[Any], bool]
     read: Callable[[Any, str], Trace | RecordedRun]
+    has_lines: bool = False
+    """Whether a file has one event per line, instead of one run."""
 
 
 def _read_atif(data: Any, name: str) -> Trace | RecordedRun:
@@ -88,18 +90,18 @@ def _describe_refusal(name: str) -> str:
 
 _FORMAT_TABLE = (
     _Format(("atif",), atif.is_atif, _read_atif),
-    _Format(("takeover",), recorded_run.is_own, recorded_run.read),
-    _Format(("codex",), codex.is_rollout, codex.read),
-    _Format(("qwen-code",), qwen_code.is_chat, qwen_code.read),
-    _Format(("claude-code",), claude_code.is_session, claude_code.read),
+    _Format(("takeover",), recorded_run.is_own, recorded_run.read, has_lines=True),
+    _Format(("codex",), codex.is_rollout, codex.read, has_lines=True),
+    _Format(("qwen-code",), qwen_code.is_chat, qwen_code.read, has_lines=True),
+    _Format(("claude-code",), claude_code.is_session, claude_code.read, has_lines=True),
     _Format(("opencode",), opencode.is_export, opencode.read),
-    _Format(("gemini-cli",), gemini_cli.is_session, gemini_cli.read),
-    _Format(("pi",), pi.is_session, pi.read),
-    _Format(("copilot-cli",), copilot_cli.is_session, copilot_cli.read),
+    _Format(("gemini-cli",), gemini_cli.is_session, gemini_cli.read, has_lines=True),
+    _Format(("pi",), pi.is_session, pi.read, has_lines=True),
+    _Format(("copilot-cli",), copilot_cli.is_session, copilot_cli.read, has_lines=True),
     _Format(("aider",), aider.is_chat, aider.read),
-    _Format(("kimi-code",), kimi_code.is_session, kimi_code.read),
+    _Format(("kimi-code",), kimi_code.is_session, kimi_code.read, has_lines=True),
     _Format((), lambda data: find_known_agent(data) is not None, _refuse),
-    _Format(("openhands-v1",), openhands.is_events, openhands.read_events),
+    _Format(("openhands-v1",), openhands.is_events, openhands.read_events, has_lines=True),
     _Format(("openhands-v0",), openhands.is_history, openhands.read_history),
     _Format(("swe-agent-0.x", "swe-agent-1.x"), swe_agent.is_trajectory, swe_agent.read),
     _Format(("mini-swe-agent-v2",), lambda data: mini_swe_agent.is_v2(mini_swe_agent.wrap_messages(data)),
@@ -277,18 +279,7 @@ def _read_file(path: Path) -> bytes:
 
 def _is_one_run(lines: list[Any]) -> bool:
     """Whether the lines are events of one run, rather than separate runs."""
-    predicates = (
-        codex.is_rollout,
-        claude_code.is_session,
-        qwen_code.is_chat,
-        openhands.is_events,
-        recorded_run.is_own,
-        gemini_cli.is_session,
-        pi.is_session,
-        copilot_cli.is_session,
-        kimi_code.is_session,
-    )
-    if any(is_run(lines) for is_run in predicates):
+    if any(entry.is_format(lines) for entry in _FORMAT_TABLE if entry.has_lines):
         return True
     if openhands.is_history(lines) and "history" not in lines[0]:
         return True

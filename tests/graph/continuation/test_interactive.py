@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.graph.continuation.terminal_start import (
-    INTERACTIVE_COMMANDS,
-    build_interactive_arguments,
-)
-from langgraph_takeover.handoff.agents import ADAPTERS
-
-
-def test_every_agent_has_a_command() -> None:
-    assert set(INTERACTIVE_COMMANDS) == set(ADAPTERS)
+from langgraph_takeover.handoff.agents import find_adapter
 
 
 @pytest.mark.parametrize(
@@ -28,9 +20,9 @@ def test_every_agent_has_a_command() -> None:
     ],
 )
 def test_arguments(agent: str, session: str | None, arguments: tuple[str, ...]) -> None:
-    assert build_interactive_arguments(agent, "Go", session) == arguments
+    assert find_adapter(agent).program.terminal.fill("Go", session) == arguments
 
 
 @pytest.mark.parametrize("message", ["--help", "/clear", "-p"])
 def test_a_message_is_neither_an_option_nor_a_slash_command(message: str) -> None:
-    assert build_interactive_arguments("codex", message) == (f"Task: {message}",)
+    assert find_adapter("codex").program.terminal.fill(message) == (f"Task: {message}",)

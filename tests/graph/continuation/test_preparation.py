@@ -25,9 +25,10 @@ from langgraph_takeover.agents import (
 )
 from langgraph_takeover.graph.continuation import continue_record, undo
 from langgraph_takeover.graph.continuation.known_records import list_manifests, load_manifest
-from langgraph_takeover.graph.continuation.terminal_start import INTERACTIVE_COMMANDS, read_model_provider
+from langgraph_takeover.graph.continuation.terminal_start import read_model_provider
 from langgraph_takeover.graph.continuation.undo import list_rebased
 from langgraph_takeover.handoff.agents import ADAPTERS
+from langgraph_takeover.handoff.agents.session_files import STORAGES
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.archive import export_record, import_record
 from langgraph_takeover.handoff.records.record import RecordError, RecordStore
@@ -110,7 +111,7 @@ def test_a_native_session_has_the_work_with_the_paths_of_the_checkout(
 ) -> None:
     done = prepare(agent, view=view)
     (path,) = done.session_files
-    assert path.is_relative_to(workplace.user_home / INTERACTIVE_COMMANDS[agent].home_directory)
+    assert path.is_relative_to(workplace.user_home / STORAGES[agent].directory)
     assert done.session_id in done.command
     trace = read_session(path)
     assert trace.workspace == str(done.directory)
@@ -494,3 +495,13 @@ def test_an_untested_version_warns_by_name(workplace: Workplace, tmp_path: Path)
     )
     assert done.warning.startswith("codex 5.")
     assert " is newer than the tested " in done.warning
+
+
+def test_a_checkout_needs_neither_database_nor_graph() -> None:
+    """They would take half of the command's time."""
+    code = (
+        "import sys; import langgraph_takeover.graph.continuation.continue_record; "
+        "print({'docker', 'langgraph', 'sqlalchemy'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
