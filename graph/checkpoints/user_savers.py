@@ -6,7 +6,8 @@ import asyncio
 import copy
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -20,7 +21,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from sqlalchemy import URL, make_url
 
-from langgraph_takeover.base.failures import run_all
+from langgraph_takeover.base.awaiting import enter, resolve, run_without_loop
 from langgraph_takeover.graph.usage_errors import ThreadNotHeldError, UnsupportedSaverError
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import defer_signals
@@ -81,9 +82,8 @@ def share_ledger(url: str) -> Iterator[Ledger]:
 
 
 Writes = Sequence[tuple[str, Any]]
-Begin = Callable[[Any, Lease], AbstractContextManager[Any]]
+Begin = Callable[[Any, Lease], AbstractAsyncContextManager[Any]]
 """Begins a transaction on a saver's database, checks the lease, and yields a saver that writes in it."""
-BeginAsync = Callable[[Any, Lease], AbstractAsyncContextManager[Any]]
 _ResultT = TypeVar("_ResultT")
 _SELECT_SQLITE = f"{SELECT_LEASE}?"
 _SELECT_POSTGRES = f"{SELECT_LEASE}%s FOR SHARE"  # a new holder waits until the transaction ends
@@ -111,12 +111,30 @@ def explain_loss(where: str) -> Iterator[None]:
         ) from error
 
 
-class _HeldSaver(BaseCheckpointSaver[Any]):
-    """Reads with the user's saver. Only the methods below write; others are not implemented."""
+class HeldSaver(BaseCheckpointSaver[Any], ABC):
+    """Reads with the user's saver, and writes under a lease. Only the methods below write; others are not implemented.
 
-    def __init__(self, saver: BaseCheckpointSaver[Any], lease: Lease) -> None:
+    The work is awaited; a sync saver's never suspends.
+    """
+
+    _guard: Callable[[], AbstractContextManager[None]] = staticmethod(nullcontext)
+    """Surrounds each transaction."""
+
+    def __init__(self, saver: Any, lease: Lease, begin: Begin) -> None:
         super().__init__(serde=saver.serde)
-        self._saver, self._lease = saver, lease
+        self._saver, self._lease, self._begin = saver, lease, begin
+
+    @abstractmethod
+    def _run(self, work: Coroutine[Any, Any, _ResultT]) -> _ResultT:
+        """Return the result of the work, in a thread."""
+
+    @abstractmethod
+    async def _arun(self, work: Coroutine[Any, Any, _ResultT]) -> _ResultT:
+        """Return the result of the work, in an event loop."""
+
+    @abstractmethod
+    async def _call(self, saver: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the user's saver."""
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         return self._saver.get_next_version(current, channel)
@@ -128,33 +146,84 @@ class _HeldSaver(BaseCheckpointSaver[Any]):
         return clone
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._repeat(lambda: self._saver.get_tuple(config))
+        found: CheckpointTuple | None = self._run(self._read("get_tuple", config))
+        return found
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        found: CheckpointTuple | None = await self._arun(self._read("get_tuple", config))
+        return found
 
     def list(self, config: RunnableConfig | None, **kwargs: Any) -> Iterator[CheckpointTuple]:
-        yield from self._repeat(lambda: [*self._saver.list(config, **kwargs)])
+        yield from self._run(self._read("list", config, **kwargs))
+
+    async def alist(self, config: RunnableConfig | None, **kwargs: Any) -> AsyncIterator[CheckpointTuple]:
+        for found in await self._arun(self._read("list", config, **kwargs)):
+            yield found
 
     def get_delta_channel_history(self, **kwargs: Any) -> Any:
-        return self._repeat(lambda: self._saver.get_delta_channel_history(**kwargs))
+        return self._run(self._read("get_delta_channel_history", **kwargs))
 
-    def _repeat(self, work: Callable[[], _ResultT]) -> _ResultT:
+    async def aget_delta_channel_history(self, **kwargs: Any) -> Any:
+        return await self._arun(self._read("get_delta_channel_history", **kwargs))
+
+    def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
+        stored: RunnableConfig = self._run(
+            self._write(config["configurable"]["thread_id"], "put", config, *args)
+        )
+        return stored
+
+    async def aput(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
+        stored: RunnableConfig = await self._arun(
+            self._write(config["configurable"]["thread_id"], "put", config, *args)
+        )
+        return stored
+
+    def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
+        thread = config["configurable"]["thread_id"]
+        self._run(self._write(thread, "put_writes", config, writes, *args, **kwargs))
+
+    async def aput_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
+        thread = config["configurable"]["thread_id"]
+        await self._arun(self._write(thread, "put_writes", config, writes, *args, **kwargs))
+
+    def delete_thread(self, thread_id: str) -> None:
+        self._run(self._write(thread_id, "delete_thread", thread_id))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self._arun(self._write(thread_id, "delete_thread", thread_id))
+
+    async def _read(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return await self._repeat(lambda: self._call(self._saver, name, *args, **kwargs))
+
+    async def _write(self, thread: object, name: str, *args: Any, **kwargs: Any) -> Any:
+        async def write() -> Any:
+            if str(thread) != self._lease.thread:
+                raise ThreadNotHeldError(str(thread), self._lease.thread)
+            with self._guard():
+                async with self._begin(self._saver, self._lease) as saver:
+                    return await self._call(saver, name, *args, **kwargs)
+
+        return await self._repeat(write)
+
+    async def _repeat(self, work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
         """Repeat a read or an upsert that lost its connection on a new one."""
         try:
-            return work()
+            return await work()
         except Exception as error:
             if not is_connection_lost(error):
                 raise
         with explain_loss(self._lease.ledger.name):
-            self._wait_for_server()
-            saver: Any = self._saver
-            if hasattr(saver.conn, "check"):  # a pool
-                saver.conn.check()
+            await self._wait_for_server()
+            if hasattr(self._saver.conn, "check"):  # a pool
+                await resolve(self._saver.conn.check())
             else:
-                with saver.lock:
-                    if saver.conn.closed:
-                        saver.conn, saver.pipe = self._connect_again(saver.conn), None
-            return work()
+                async with enter(self._saver.lock):
+                    if self._saver.conn.closed:
+                        self._saver.conn = await resolve(self._connect_again(self._saver.conn))
+                        self._saver.pipe = None
+            return await work()
 
-    def _wait_for_server(self) -> None:
+    async def _wait_for_server(self) -> None:
         """Wait as the ledger does. Raises LedgerUnavailableError."""
         with self._lease.ledger.read_transaction():
             pass
@@ -166,214 +235,86 @@ class _HeldSaver(BaseCheckpointSaver[Any]):
         settings = {name: getattr(lost, name) for name in names}
         return type(lost).connect(url.render_as_string(hide_password=False), **settings)
 
-    def _require_thread(self, thread: object) -> None:
-        if str(thread) != self._lease.thread:
-            raise ThreadNotHeldError(str(thread), self._lease.thread)
 
-
-class HeldSyncSaver(_HeldSaver):
+class HeldSyncSaver(HeldSaver):
     """A sync saver that writes under a lease. Its async methods run in OS threads."""
 
-    def __init__(self, saver: BaseCheckpointSaver[Any], lease: Lease, begin: Begin) -> None:
-        super().__init__(saver, lease)
-        self._begin = begin
+    _guard = staticmethod(defer_signals)
 
-    def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-        def write() -> RunnableConfig:
-            with self._write(config["configurable"]["thread_id"]) as saver:
-                stored: RunnableConfig = saver.put(config, *args)
-            return stored
+    def _run(self, work: Coroutine[Any, Any, _ResultT]) -> _ResultT:
+        return run_without_loop(work)
 
-        return self._repeat(write)
+    async def _arun(self, work: Coroutine[Any, Any, _ResultT]) -> _ResultT:
+        return await asyncio.to_thread(run_without_loop, work)
 
-    def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
-        def write() -> None:
-            with self._write(config["configurable"]["thread_id"]) as saver:
-                saver.put_writes(config, writes, *args, **kwargs)
-
-        self._repeat(write)
-
-    def delete_thread(self, thread_id: str) -> None:
-        def write() -> None:
-            with self._write(thread_id) as saver:
-                saver.delete_thread(thread_id)
-
-        self._repeat(write)
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await asyncio.to_thread(self.get_tuple, config)
-
-    async def alist(self, config: RunnableConfig | None, **kwargs: Any) -> AsyncIterator[CheckpointTuple]:
-        for found in await asyncio.to_thread(lambda: [*self.list(config, **kwargs)]):
-            yield found
-
-    async def aput(self, *args: Any) -> RunnableConfig:
-        return await asyncio.to_thread(self.put, *args)
-
-    async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
-        await asyncio.to_thread(self.put_writes, *args, **kwargs)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        await asyncio.to_thread(self.delete_thread, thread_id)
-
-    async def aget_delta_channel_history(self, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(lambda: self.get_delta_channel_history(**kwargs))
-
-    @contextmanager
-    def _write(self, thread: object) -> Iterator[Any]:
-        self._require_thread(thread)
-        with defer_signals(), self._begin(self._saver, self._lease) as saver:
-            yield saver
+    async def _call(self, saver: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        found = getattr(saver, name)(*args, **kwargs)
+        return [*found] if name == "list" else found
 
 
-class HeldAsyncSaver(_HeldSaver):
+class HeldAsyncSaver(HeldSaver):
     """An async saver that writes under a lease. Its sync methods wait for its event loop, from other OS threads."""
 
-    def __init__(self, saver: Any, lease: Lease, begin: BeginAsync) -> None:
-        super().__init__(saver, lease)
-        self._begin, self._loop = begin, saver.loop
+    def _run(self, work: Coroutine[Any, Any, _ResultT]) -> _ResultT:
+        return asyncio.run_coroutine_threadsafe(work, self._saver.loop).result()
 
-    async def aput(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-        async def write() -> RunnableConfig:
-            async with self._write(config["configurable"]["thread_id"]) as saver:
-                stored: RunnableConfig = await saver.aput(config, *args)
-            return stored
+    async def _arun(self, work: Coroutine[Any, Any, _ResultT]) -> _ResultT:
+        return await work
 
-        return await self._arepeat(write)
+    async def _call(self, saver: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "list":
+            return [each async for each in saver.alist(*args, **kwargs)]
+        return await getattr(saver, f"a{name}")(*args, **kwargs)
 
-    async def aput_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
-        async def write() -> None:
-            async with self._write(config["configurable"]["thread_id"]) as saver:
-                await saver.aput_writes(config, writes, *args, **kwargs)
-
-        await self._arepeat(write)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        async def write() -> None:
-            async with self._write(thread_id) as saver:
-                await saver.adelete_thread(thread_id)
-
-        await self._arepeat(write)
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._arepeat(lambda: self._saver.aget_tuple(config))
-
-    async def alist(self, config: RunnableConfig | None, **kwargs: Any) -> AsyncIterator[CheckpointTuple]:
-        async def load() -> list[CheckpointTuple]:
-            return [each async for each in self._saver.alist(config, **kwargs)]
-
-        for found in await self._arepeat(load):
-            yield found
-
-    async def aget_delta_channel_history(self, **kwargs: Any) -> Any:
-        return await self._arepeat(lambda: self._saver.aget_delta_channel_history(**kwargs))
-
-    async def _arepeat(self, work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
-        try:
-            return await work()
-        except Exception as error:
-            if not is_connection_lost(error):
-                raise
-        with explain_loss(self._lease.ledger.name):
-            await asyncio.to_thread(self._wait_for_server)
-            saver: Any = self._saver
-            if hasattr(saver.conn, "check"):  # a pool
-                await saver.conn.check()
-            else:
-                async with saver.lock:
-                    if saver.conn.closed:
-                        saver.conn, saver.pipe = await self._connect_again(saver.conn), None
-            return await work()
-
-    def put(self, *args: Any) -> RunnableConfig:
-        return asyncio.run_coroutine_threadsafe(self.aput(*args), self._loop).result()
-
-    def put_writes(self, *args: Any, **kwargs: Any) -> None:
-        asyncio.run_coroutine_threadsafe(self.aput_writes(*args, **kwargs), self._loop).result()
-
-    def delete_thread(self, thread_id: str) -> None:
-        asyncio.run_coroutine_threadsafe(self.adelete_thread(thread_id), self._loop).result()
-
-    @asynccontextmanager
-    async def _write(self, thread: object) -> AsyncIterator[Any]:
-        self._require_thread(thread)
-        async with self._begin(self._saver, self._lease) as saver:
-            yield saver
-
-
-@contextmanager
-def begin_sqlite(saver: Any, lease: Lease) -> Iterator[Any]:
-    """Begin a transaction of a `SqliteSaver`; it ends with the saver's own commit."""
-    saver.setup()  # inside the transaction, its script would commit
-    with saver.lock:
-        connection = saver.conn
-        try:
-            if not connection.in_transaction:
-                connection.execute("BEGIN IMMEDIATE")
-            lease.update_from_row(connection.execute(_SELECT_SQLITE, (lease.thread,)).fetchone())
-            yield _bind(saver, connection, threading.Lock())
-        except BaseException as error:
-            run_all(connection.rollback, error=error)
-            raise
+    async def _wait_for_server(self) -> None:
+        await asyncio.to_thread(run_without_loop, super()._wait_for_server())
 
 
 @asynccontextmanager
-async def begin_sqlite_async(saver: Any, lease: Lease) -> AsyncIterator[Any]:
-    """Begin a transaction of an `AsyncSqliteSaver`; it ends with the saver's own commit."""
-    await saver.setup()
-    async with saver.lock:
+async def begin_sqlite(saver: Any, lease: Lease) -> AsyncIterator[Any]:
+    """Begin a transaction of a `SqliteSaver` or `AsyncSqliteSaver`; it ends with the saver's own commit."""
+    await resolve(saver.setup())  # inside the transaction, its script would commit
+    async with enter(saver.lock):
         connection = saver.conn
         try:
             if not connection.in_transaction:
-                await connection.execute("BEGIN IMMEDIATE")
-            rows = await connection.execute_fetchall(_SELECT_SQLITE, (lease.thread,))
-            lease.update_from_row(next(iter(rows), None))
-            yield _bind(saver, connection, asyncio.Lock())
+                await resolve(connection.execute("BEGIN IMMEDIATE"))
+            cursor = await resolve(connection.execute(_SELECT_SQLITE, (lease.thread,)))
+            lease.update_from_row(await resolve(cursor.fetchone()))
+            await resolve(cursor.close())
+            yield _bind(saver, connection)
         except BaseException as error:
             try:
-                await connection.rollback()
+                await resolve(connection.rollback())
             except Exception as failed:
                 error.add_note(f"clean-up failed, too: {type(failed).__name__}: {failed}")
             raise
 
 
-@contextmanager
-def begin_postgres(saver: Any, lease: Lease) -> Iterator[Any]:
-    """Begin a transaction of a `PostgresSaver`, on its connection or one of its pool."""
-    from psycopg import Connection
-    from psycopg.rows import tuple_row
-
-    single = isinstance(saver.conn, Connection)
-    with (
-        saver.lock,
-        nullcontext(saver.conn) if single else saver.conn.connection() as connection,
-        connection.transaction(),
-        connection.cursor(row_factory=tuple_row) as cursor,
-    ):
-        lease.update_from_row(cursor.execute(_SELECT_POSTGRES, (lease.thread,)).fetchone())
-        yield _bind(saver, connection, threading.Lock())
-
-
 @asynccontextmanager
-async def begin_postgres_async(saver: Any, lease: Lease) -> AsyncIterator[Any]:
-    """Begin a transaction of an `AsyncPostgresSaver`, on its connection or one of its pool."""
-    from psycopg import AsyncConnection
+async def begin_postgres(saver: Any, lease: Lease) -> AsyncIterator[Any]:
+    """Begin a transaction of a `PostgresSaver` or `AsyncPostgresSaver`, on its connection or one of its pool."""
     from psycopg.rows import tuple_row
 
-    single = isinstance(saver.conn, AsyncConnection)
     async with (
-        saver.lock,
-        nullcontext(saver.conn) if single else saver.conn.connection() as connection,
-        connection.transaction(),
-        connection.cursor(row_factory=tuple_row) as cursor,
+        enter(saver.lock),
+        enter(open_connection(saver)) as connection,
+        enter(connection.transaction()),
+        enter(connection.cursor(row_factory=tuple_row)) as cursor,
     ):
-        await cursor.execute(_SELECT_POSTGRES, (lease.thread,))
-        lease.update_from_row(await cursor.fetchone())
-        yield _bind(saver, connection, asyncio.Lock())
+        await resolve(cursor.execute(_SELECT_POSTGRES, (lease.thread,)))
+        lease.update_from_row(await resolve(cursor.fetchone()))
+        yield _bind(saver, connection)
 
 
-def _bind(saver: Any, connection: Any, lock: Any) -> Any:
+def open_connection(saver: Any) -> Any:
+    """Return a context manager, of either kind, for a PostgreSQL saver's connection, or for one of its pool."""
+    return nullcontext(saver.conn) if hasattr(saver.conn, "info") else saver.conn.connection()
+
+
+def _bind(saver: Any, connection: Any) -> Any:
     """Return a copy of a saver for one transaction: on its connection, and with a lock of its own."""
     bound = copy.copy(saver)
-    bound.conn, bound.lock = connection, lock
+    bound.conn = connection
+    bound.lock = asyncio.Lock() if hasattr(saver.lock, "__aenter__") else threading.Lock()
     return bound

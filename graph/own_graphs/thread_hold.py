@@ -8,7 +8,6 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     contextmanager,
-    nullcontext,
     suppress,
 )
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from langgraph_takeover.base.awaiting import enter, resolve, run_without_loop
 from langgraph_takeover.graph.checkpoints import user_savers
 from langgraph_takeover.graph.checkpoints.user_savers import (
     SELECT_FILE,
@@ -33,14 +33,20 @@ ResultT = TypeVar("ResultT")
 class _Family(NamedTuple):
     is_async: bool
     is_postgres: bool
-    begin: Callable[[Any, Lease], Any]
+
+    def bind(self, saver: Any, lease: Lease) -> BaseCheckpointSaver[Any]:
+        """Return the saver that writes under a lease."""
+        held = user_savers.HeldAsyncSaver if self.is_async else user_savers.HeldSyncSaver
+        return held(
+            saver, lease, user_savers.begin_postgres if self.is_postgres else user_savers.begin_sqlite
+        )
 
 
-_POSTGRES = _Family(False, True, user_savers.begin_postgres)
-_POSTGRES_ASYNC = _Family(True, True, user_savers.begin_postgres_async)
+_POSTGRES = _Family(False, True)
+_POSTGRES_ASYNC = _Family(True, True)
 _FAMILIES = {
-    "langgraph.checkpoint.sqlite.SqliteSaver": _Family(False, False, user_savers.begin_sqlite),
-    "langgraph.checkpoint.sqlite.aio.AsyncSqliteSaver": _Family(True, False, user_savers.begin_sqlite_async),
+    "langgraph.checkpoint.sqlite.SqliteSaver": _Family(False, False),
+    "langgraph.checkpoint.sqlite.aio.AsyncSqliteSaver": _Family(True, False),
     "langgraph.checkpoint.postgres.PostgresSaver": _POSTGRES,
     "langgraph.checkpoint.postgres.shallow.ShallowPostgresSaver": _POSTGRES,
     "langgraph.checkpoint.postgres.aio.AsyncPostgresSaver": _POSTGRES_ASYNC,
@@ -66,8 +72,7 @@ class ThreadHold(
             raise UnsupportedSaverError(
                 f"thread {self._thread!r}: {type(self._saver).__name__} is async (write: async with hold_thread(…))"
             )
-        lease = self._enter(self._read_url())
-        return user_savers.HeldSyncSaver(self._saver, lease, self._family.begin)
+        return self._family.bind(self._saver, self._enter(run_without_loop(self._read_url())))
 
     def __exit__(
         self,
@@ -81,9 +86,8 @@ class ThreadHold(
     async def __aenter__(self) -> BaseCheckpointSaver[Any]:
         if not self._family.is_async:
             return await self._open(self.__enter__)
-        url = await self._read_url_async()
-        lease = await self._open(lambda: self._enter(url))
-        return user_savers.HeldAsyncSaver(self._saver, lease, self._family.begin)
+        url = await self._read_url()
+        return self._family.bind(self._saver, await self._open(lambda: self._enter(url)))
 
     async def _open(self, work: Callable[[], ResultT]) -> ResultT:
         """Acquire the lease in a thread; release it if the task is cancelled meanwhile."""
@@ -105,29 +109,17 @@ class ThreadHold(
         self._held = _hold(url, self._thread, self._lease_s)
         return self._held.__enter__()
 
-    def _read_url(self) -> str:
+    async def _read_url(self) -> str:
+        """Return the URL of the saver's database; of a sync saver, without suspending."""
         saver: Any = self._saver
         if self._family.is_postgres:
-            is_single = hasattr(saver.conn, "info")
-            with (
-                user_savers.explain_loss(f"thread {self._thread!r}"),
-                nullcontext(saver.conn) if is_single else saver.conn.connection() as connection,
-            ):
-                return build_postgres_url(connection.info)
-        saver.setup()
-        with saver.lock:
-            return build_sqlite_url(saver.conn.execute(SELECT_FILE).fetchone())
-
-    async def _read_url_async(self) -> str:
-        saver: Any = self._saver
-        if self._family.is_postgres:
-            is_single = hasattr(saver.conn, "info")
             with user_savers.explain_loss(f"thread {self._thread!r}"):
-                async with nullcontext(saver.conn) if is_single else saver.conn.connection() as connection:
+                async with enter(user_savers.open_connection(saver)) as connection:
                     return build_postgres_url(connection.info)
-        await saver.setup()
-        async with saver.lock:
-            return build_sqlite_url(next(iter(await saver.conn.execute_fetchall(SELECT_FILE)), None))
+        await resolve(saver.setup())
+        async with enter(saver.lock):
+            cursor = await resolve(saver.conn.execute(SELECT_FILE))
+            return build_sqlite_url(await resolve(cursor.fetchone()))
 
 
 def hold_thread(saver: BaseCheckpointSaver[Any], thread: str, *, lease_s: float = leases.TTL_S) -> ThreadHold:

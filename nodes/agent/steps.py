@@ -10,12 +10,12 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 
+from langgraph_takeover.base.awaiting import run_without_loop
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_call
 from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.model.deadlines import run_without_loop
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.workers import (
     AbortableWork,

@@ -23,6 +23,7 @@ from tenacity import (
 )
 from tenacity.stop import stop_base
 
+from langgraph_takeover.base.awaiting import run_without_loop
 from langgraph_takeover.base.failures import ObserverErrors, get_logger
 from langgraph_takeover.handoff.text.redaction import find_secrets, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import Usage
@@ -31,7 +32,6 @@ from langgraph_takeover.nodes.model.deadlines import (
     CallCancelledError,
     Cancellation,
     DeadlineExceededError,
-    run_without_loop,
 )
 from langgraph_takeover.nodes.model.endpoint_rules import (
     ConversationRepair,

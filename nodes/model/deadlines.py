@@ -11,12 +11,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.nodes.model.model_errors import ModelError
 
-_ResultT = TypeVar("_ResultT")
 CallOutcome = tuple[Any, BaseException | None]
 _CANCEL_GRACE_S = 2.0
 """Time that a cancelled client has to close its connection."""
@@ -117,18 +116,6 @@ class _LoopOutcome:
     def _set(self, outcome: CallOutcome) -> None:
         if not self.future.done():
             self.future.set_result(outcome)
-
-
-def run_without_loop(work: Coroutine[Any, Any, _ResultT]) -> _ResultT:
-    """Return the result of a coroutine that never suspends, without an event loop."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        result: _ResultT = end.value
-        return result
-    finally:
-        work.close()
-    raise RuntimeError("the coroutine waits for an event loop")
 
 
 def call_with_timeout(

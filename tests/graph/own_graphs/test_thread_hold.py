@@ -24,6 +24,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from langgraph_takeover import Home, open_home
+from langgraph_takeover.base.awaiting import run_without_loop
 from langgraph_takeover.errors import (
     FencedError,
     ThreadHeldError,
@@ -337,17 +338,21 @@ def test_nobody_takes_the_thread_while_a_write_is_in_its_transaction(url: str) -
             taken.set()
 
         taker = threading.Thread(target=take)
-        with begin(saver, lease) as bound:
-            lease.end()  # as if its process were suspended here: nothing renews it
-            time.sleep(0.6)
-            taker.start()
-            assert not taken.wait(0.5)
-            bound.put(THREAD, empty_checkpoint(), {"source": "loop", "step": 0}, {})
+
+        async def write_after_the_lease_ended() -> None:
+            async with begin(saver, lease) as bound:
+                lease.end()  # as if its process were suspended here: nothing renews it
+                time.sleep(0.6)
+                taker.start()
+                assert not taken.wait(0.5)
+                bound.put(THREAD, empty_checkpoint(), {"source": "loop", "step": 0}, {})
+
+        run_without_loop(write_after_the_lease_ended())
         taker.join()
         assert taken.is_set()
         assert saver.get_tuple(THREAD) is not None
-        with pytest.raises(FencedError), begin(saver, lease):
-            pass
+        with pytest.raises(FencedError):
+            run_without_loop(write_after_the_lease_ended())
 
 
 def test_savers_that_cannot_be_fenced(tmp_path: Path) -> None:
