@@ -137,7 +137,7 @@ def test_a_large_file_is_named_in_outcome_and_record(bench: RunHarness) -> None:
     assert (record.left_out_count, record.patch_error) == (2, "")
     with bench.open_run(scripted_model(shell("echo b > y.log"), DONE), "successor") as opened:
         outcome = opened.take_over("run.first_source_edit", "repository")
-    # An ignored file of the predecessor is no change of this run.
+    # An ignored file of the predecessor does not count as a change of this run.
     assert [each.path for each in outcome.left_out] == ["big.bin", "y.log"]
 
 
