@@ -1,6 +1,6 @@
 """One model stops at its first edit; another model takes over with the given view.
 
-Usage: python examples/take_over.py DIRECTORY [repository|trace|summary|structured]
+Usage: python examples/take_over.py DIRECTORY [VIEW]
 """
 
 import sys

@@ -10,6 +10,8 @@ from langgraph_takeover.graph.continuation.undo import Removal, discard_record, 
 from langgraph_takeover.graph.usage_errors import CaptureError, ContinuationError
 from langgraph_takeover.handoff.agents import ADAPTERS, find_adapter
 from langgraph_takeover.handoff.agents.adapter import (
+    MESSAGE,
+    SESSION,
     AgentAdapter,
     AgentCommand,
     AgentOutput,
@@ -22,6 +24,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     PackagedProgram,
     ProgramFiles,
     Setup,
+    TerminalCommand,
 )
 from langgraph_takeover.handoff.recordings.sessions import ToolResult
 from langgraph_takeover.handoff.trace.conversation import History
@@ -38,6 +41,8 @@ from langgraph_takeover.nodes.external.pass_through import VendorModel
 
 __all__ = [
     "ADAPTERS",
+    "MESSAGE",
+    "SESSION",
     "Action",
     "AgentAdapter",
     "AgentCommand",
@@ -61,6 +66,7 @@ __all__ = [
     "ProgramFiles",
     "Removal",
     "Setup",
+    "TerminalCommand",
     "ToolResult",
     "VendorModel",
     "capture_session",

@@ -12,6 +12,10 @@ import typer
 from typer.testing import CliRunner
 
 from langgraph_takeover.evals.cli.command_options import PANELS
+from langgraph_takeover.handoff.agents import ADAPTERS
+from langgraph_takeover.handoff.agents.session_files import AGENTS
+from langgraph_takeover.handoff.names import AGENT_NAMES
+from langgraph_takeover.handoff.readers import FORMATS
 
 from .test_docs import DOCUMENTS, SCRIPTS
 
@@ -54,3 +58,25 @@ def test_the_page_of_options_has_every_option() -> None:
         panel: ["--from" if name == "records_of" else f"--{name.replace('_', '-')}" for name in options]
         for panel, options in PANELS.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [("handoff continue", AGENT_NAMES), ("handoff capture", AGENTS), ("takeover-detect", FORMATS)],
+)
+def test_the_help_names_every_agent_and_format(command: str, names: tuple[str, ...]) -> None:
+    script, *rest = command.split()
+    shown = CliRunner().invoke(load_app(script), [*rest, "--help"], prog_name=script).stdout
+    assert [name for name in names if not re.search(rf"(?<![\w-]){name}(?![\w-])", shown)] == []
+
+
+@pytest.mark.parametrize("page", ["options", "switching-agents", "external-agents", "traces"])
+def test_the_pages_on_agents_name_every_agent(page: str) -> None:
+    assert {*AGENT_NAMES} == {*ADAPTERS}
+    quoted = re.findall(r"`([a-z-]+)`", DOCUMENTS[f"docs/{page}.md"])
+    needed = {
+        "options": AGENT_NAMES,
+        "external-agents": AGENT_NAMES,
+        "switching-agents": (*AGENT_NAMES, *AGENTS),
+    }
+    assert {*needed.get(page, AGENTS)} - {*quoted} == set()

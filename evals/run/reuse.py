@@ -17,7 +17,6 @@ from langgraph_takeover.evals.run.journal import (
     open_journal,
 )
 from langgraph_takeover.evals.run.measures.replies import (
-    NOTE_BY_VIEW,
     find_changed_note,
     has_note,
     list_note_digests,
@@ -34,6 +33,7 @@ from langgraph_takeover.evals.run.settings.config import (
 from langgraph_takeover.evals.run.settings.inputs import RunInputs, find_changed_input
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
+from langgraph_takeover.handoff.views import NOTE_BY_VIEW
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
 _SHARED_SETTINGS = ("prompt", "sandbox", "protocol", "points", "command_timeout_s")

@@ -24,6 +24,7 @@ from langgraph_takeover.graph.cli.record_ids import (
     show_status,
     suggest_command,
 )
+from langgraph_takeover.handoff.names import AGENT_NAMES
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -61,7 +62,7 @@ def continue_(
     record: RecordArgument,
     agent: Annotated[
         str | None,
-        Option(help="Agent: codex, claude-code, qwen-code, opencode or mini.", show_default=False),
+        Option(help=f"Agent: {', '.join(AGENT_NAMES)}.", show_default=False),
     ] = None,
     view: Annotated[str, Option(help="What the agent sees of the earlier work.")] = "structured",
     directory: Annotated[

@@ -1,6 +1,7 @@
 """External agents: one adapter for each coding agent that runs by its own program, such as Codex.
 
-To add an agent, write a module with a class that implements `AgentAdapter`, and add it to `ADAPTERS`.
+To add an agent, write a module with a class that implements `AgentAdapter`, and add it to `ADAPTERS`. docs/add-your-agent.md lists
+all places.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Readers of recorded runs; the content of a recording determines its format.
 
-To add a format, add a module with a predicate and a reader, and a row in `_FORMAT_TABLE`.
+To add a format, add a module with a predicate and a reader, a row in `_FORMAT_TABLE`, and its name to
+`TraceFormat`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions of external agents, collected row by row; contexts in their prompts; and agents without a reader."""
+"""Sessions of external agents, collected row by row, and the contexts in their prompts."""
 
 from __future__ import annotations
 

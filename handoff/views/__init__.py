@@ -34,6 +34,7 @@ from langgraph_takeover.handoff.views.record_views import (
 
 __all__ = [
     "HISTORIES",
+    "NOTE_BY_VIEW",
     "VIEWS",
     "VIEWS_WITH_NOTES",
     "VIEWS_WITH_RECALL",
@@ -76,8 +77,9 @@ HISTORIES: dict[str, Callable[[HandoffRecord, Recipient], History]] = {
     "transcript": transcript_history,
 }
 """Views that show earlier work as the successor's own, and the histories that they are made of."""
-VIEWS_WITH_NOTES = ("summary", "structured", "cited")
-"""Views that show what the predecessor's model wrote."""
+NOTE_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
+"""The note of the predecessor's model that a view shows."""
+VIEWS_WITH_NOTES = tuple(NOTE_BY_VIEW)
 VIEWS_WITH_RECALL = ("cited",)
 """Views that come with the tool that recalls events."""
 

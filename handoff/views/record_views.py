@@ -1,4 +1,4 @@
-"""The views of one record, and the view of a delegation."""
+"""The views of one record."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from langgraph_takeover.handoff.agents.adapter import (
 )
 from langgraph_takeover.handoff.agents.codex_rollouts import Payload
 from langgraph_takeover.handoff.agents.native_sessions import TELEMETRY_MARK, read_json_lines
+from langgraph_takeover.handoff.agents.session_files import STORAGES
 from langgraph_takeover.handoff.recordings.recorded_run import to_mapping
 from langgraph_takeover.nodes.context.agent_program import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.apis import write_reply
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 _START_SCRIPT = """\
 cd {workspace} || exit 1
 export HOME={home}
-unset CODEX_HOME CLAUDE_CONFIG_DIR XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME
+unset {variables} XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME
 {exports}
 {argv} <{files}/in >{files}/out 2>{files}/err
 echo $? >{files}/exit_code
@@ -65,6 +66,7 @@ def build_start_files(adapter: AgentAdapter, launch: Launch, directory: str) -> 
     script = _START_SCRIPT.format(
         workspace=shlex.quote(launch.workspace),
         home=shlex.quote(launch.home),
+        variables=" ".join(each.variable for each in STORAGES.values() if each.variable),
         exports="\n".join(f"export {name}={shlex.quote(value)}" for name, value in setup.environment.items()),
         argv=shlex.join(command.argv),
         files=shlex.quote(directory),

@@ -36,7 +36,7 @@ _LINE_STYLES = (
     (0, (4, 1, 1, 1, 1, 1)),
     (0, (2, 2)),
 )
-_VIEW_ORDER = ("repository", "trace", "summary", "structured", "payload", "transcript", "cited", CONTINUATION)
+VIEW_ORDER = ("repository", "trace", "summary", "structured", "payload", "transcript", "cited", CONTINUATION)
 _RC_PARAMS: dict[Any, Any] = {
     "svg.hashsalt": "takeover",
     "font.family": "DejaVu Sans",
@@ -78,7 +78,8 @@ class ViewStyle(NamedTuple):
 
 def view_style(view: str) -> ViewStyle:
     """The style of a view, identical in every plot."""
-    index = _VIEW_ORDER.index(view) if view in _VIEW_ORDER else -1
+    # A name that is not in the order is that of another version; it looks like a continuation.
+    index = VIEW_ORDER.index(view) if view in VIEW_ORDER else -1
     return ViewStyle(_OKABE_ITO[index], _MARKERS[index], _LINE_STYLES[index % len(_LINE_STYLES)])
 
 

@@ -25,10 +25,9 @@ from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.rows import CountedTakeover, NotesRow
+from langgraph_takeover.handoff.views import NOTE_BY_VIEW
 
 NotesTokens = tuple[int, float | None, float | None]
-_NOTES_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
-"""The kind of notes in each view."""
 _REPEATED = {"read": "repeated reads", "search": "repeated searches", "command": "repeated commands"}
 
 
@@ -104,7 +103,7 @@ def build_debt_table(results: Results, data: ReportData) -> Table:
     notes = _count_notes_tokens(results)
 
     def find_break_even(each: Selection) -> Cell:
-        number, prompt, completion = notes.get(_NOTES_BY_VIEW.get(each.view, ""), (0, None, None))
+        number, prompt, completion = notes.get(NOTE_BY_VIEW.get(each.view, ""), (0, None, None))
         if prompt is None or completion is None:
             return None
         pairs = pair_with_baseline(_list_of_successor(each), each.view)

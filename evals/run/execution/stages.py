@@ -31,7 +31,6 @@ from langgraph_takeover.evals.run.measures.final_patch import (
     measure_trust,
 )
 from langgraph_takeover.evals.run.measures.replies import (
-    NOTE_BY_VIEW,
     compute_cost_usd,
     count_recall_tokens,
     describe_empty_notes,
@@ -66,6 +65,7 @@ from langgraph_takeover.handoff.records.record_facts import add_observed_changes
 from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Usage
+from langgraph_takeover.handoff.views import NOTE_BY_VIEW
 from langgraph_takeover.nodes.agent.take_over import build_recipient
 from langgraph_takeover.nodes.model.calls import CallCount
 from langgraph_takeover.nodes.model.model_errors import ModelError

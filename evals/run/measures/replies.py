@@ -12,7 +12,7 @@ from langgraph_takeover.evals.run.rows import NotesRow, Takeover
 from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.text.note_fields import UNKNOWN
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Usage
-from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
+from langgraph_takeover.handoff.views import CHARS_PER_TOKEN, NOTE_BY_VIEW
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 from langgraph_takeover.nodes.model.message_content import CUT_OFF, EMPTY_REPLY, THOUGHT_ONLY
 from langgraph_takeover.nodes.model.note_calls import NotesCall
@@ -79,10 +79,6 @@ def count_recall_tokens(events: Sequence[Event]) -> list[int]:
         for action, seen in pairwise(events)
         if action.kind == "action" and action.tool == RECALL_TOOL and seen.kind == "observation"
     ]
-
-
-NOTE_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
-"""The note that a view shows."""
 
 
 def list_needed_notes(views: Collection[str]) -> frozenset[str]:

@@ -36,7 +36,9 @@ def files(copy_harness: RunHarness) -> dict[str, Any]:
 
 
 def test_the_published_schema_matches_the_code() -> None:
-    assert format_schema() == FILE.read_text(), "python -m handoff.records.schema >docs/record.schema.json"
+    assert format_schema() == FILE.read_text(), (
+        "python -m langgraph_takeover.handoff.records.schema >docs/record.schema.json"
+    )
     Draft202012Validator.check_schema(SCHEMA)
 
 

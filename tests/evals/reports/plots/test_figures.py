@@ -12,11 +12,12 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.collection import BEST_INFORMED_VIEWS, collect_report_data
 from langgraph_takeover.evals.reports.plots import debt_figures, figures, style
 from langgraph_takeover.evals.reports.plots.figures import draw_plots
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.handoff.names import CONTINUATION
 from langgraph_takeover.handoff.views import VIEWS
 
 from ...conftest import rewrite_rows
@@ -228,6 +229,12 @@ def test_a_single_takeover_is_plotted(published_rows: Path, tmp_path: Path) -> N
         "first_prompts",
         "debt",
     ]
+
+
+def test_every_view_has_its_place_in_the_reports() -> None:
+    assert {*style.VIEW_ORDER} == {*VIEWS, CONTINUATION}
+    # The baseline informs of nothing.
+    assert {*BEST_INFORMED_VIEWS} == {*VIEWS} - {"repository"}
 
 
 def test_views_differ_in_color_marker_and_line() -> None:
