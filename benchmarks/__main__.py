@@ -6,37 +6,32 @@ import ast
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from benchmarks.figures import Figure, format_cells, print_progress, print_wide, refuse
-from benchmarks.host import Meter, describe_host
+from benchmarks.figures import Figure, format_cells, print_progress, print_wide, refuse, run_command
+from benchmarks.host import ROOT, Meter, describe_host, start_python
 from benchmarks.page import Part, ResultsPage, build_table, format_markdown
 from benchmarks.recorded_runs import HELP
 
-_HERE = Path(__file__).resolve().parent
-SIZES = {
-    "sandboxes": (["--rounds", "5"], ["--rounds", "1", "--files", "600", "--no-peers"]),
-    "runtime": (
-        ["--rounds", "5"],
-        ["--rounds", "1", "--steps", "10", "--long-steps", "200", "--longest-steps", "400"],
-    ),
-    "detection": (["--rounds", "7"], ["--rounds", "1"]),
-    "experiment": (["--repeats", "2"], ["--repeats", "1", "--limit", "1", "--rows", "1000", "--jobs", "400"]),
-    "report_cost": (["--rounds", "3"], ["--rounds", "1", "--takeovers", "24", "--few", "8"]),
-    "handoffs": (["--handoffs", "2000"], ["--handoffs", "80", "--processes", "4"]),
-    "external_agents": (["--rounds", "5"], ["--rounds", "1", "--steps", "3", "--files", "200"]),
-    "telemetry": (["--rounds", "5"], ["--rounds", "1", "--steps", "5", "--repetitions", "1000"]),
-    "async_runs": (["--rounds", "3"], ["--rounds", "1", "--runs", "10", "--steps", "3", "--reply-s", "0.2"]),
-    "time_shares": (["--steps", "300"], ["--steps", "20", "--snapshots", "2", "--files", "200"]),
+QUICK_OPTIONS = {
+    "sandboxes": "--rounds 1 --files 600 --no-peers",
+    "runtime": "--rounds 1 --steps 10 --long-steps 200 --longest-steps 400",
+    "detection": "--rounds 1",
+    "experiment": "--repeats 1 --limit 1 --rows 1000 --jobs 400",
+    "report_cost": "--rounds 1 --takeovers 24 --few 8",
+    "handoffs": "--handoffs 80 --processes 4",
+    "external_agents": "--rounds 1 --steps 3 --files 200",
+    "telemetry": "--rounds 1 --steps 5 --repetitions 1000",
+    "async_runs": "--rounds 1 --runs 10 --steps 3 --reply-s 0.2",
+    "time_shares": "--steps 20 --snapshots 2 --files 200",
 }
-"""The options of each benchmark, in a full run and in a quick run."""
+"""The options of each benchmark in a quick run; a full run uses its defaults."""
 _WITH_PEERS = ("sandboxes", "runtime")
 _WITH_TRACES = ("detection", "report_cost")
 FAILED, GOAL_MISSED, INTERRUPTED = 1, 3, 130
@@ -56,7 +51,8 @@ completed benchmarks.
 
 def main(
     only: Annotated[
-        str | None, typer.Option(help=f"Benchmarks, separated by commas: {', '.join(SIZES)}. Default: all.")
+        str | None,
+        typer.Option(help=f"Benchmarks, separated by commas: {', '.join(QUICK_OPTIONS)}. Default: all."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Use small sizes, to test the benchmarks themselves.")
@@ -88,7 +84,7 @@ def main(
         host=describe_host(),
     )
     for number, name in enumerate(names, 1):
-        options = list(SIZES[name][quick])
+        options = QUICK_OPTIONS[name].split() if quick else []
         options += ["--peer-python", peer_python] if peer_python and name in _WITH_PEERS else []
         options += (traces or []) if name in _WITH_TRACES else []
         print_progress(f"{number}/{len(names)} {name}")
@@ -111,11 +107,13 @@ def main(
 
 
 def _parse_names(only: str | None) -> list[str]:
-    names = list(SIZES) if only is None else only.replace(",", " ").split()
-    unknown = [name for name in names if name not in SIZES]
+    names = list(QUICK_OPTIONS) if only is None else only.replace(",", " ").split()
+    unknown = [name for name in names if name not in QUICK_OPTIONS]
     if unknown or not names:
-        refuse(f"--only: unknown benchmark {', '.join(unknown) or only} (choose from: {', '.join(SIZES)})")
-    return [name for name in SIZES if name in names]
+        refuse(
+            f"--only: unknown benchmark {', '.join(unknown) or only} (choose from: {', '.join(QUICK_OPTIONS)})"
+        )
+    return [name for name in QUICK_OPTIONS if name in names]
 
 
 def _format_command(program: str, options: list[str]) -> str:
@@ -129,13 +127,17 @@ def _format_command(program: str, options: list[str]) -> str:
 
 def _run_benchmark(name: str, options: list[str]) -> tuple[Part, bool]:
     """Run one benchmark; return its figures, and whether Ctrl-C interrupted it."""
-    script = _HERE / f"{name}.py"
-    meter, start, is_interrupted = Meter(), time.perf_counter(), False
+    script = ROOT / "benchmarks" / f"{name}.py"
+    meter, start, code, last = Meter(), time.perf_counter(), INTERRUPTED, "interrupted"
     with tempfile.TemporaryFile("w+") as output:
         try:
-            code, last = _run_process([sys.executable, str(script), *options, "--json"], output)
+            with start_python(script, *options, "--json", stdout=output, stderr=subprocess.PIPE) as running:
+                for line in filter(str.strip, running.stderr or ()):
+                    last = line.strip()
+                    print_progress(f"  {line.rstrip()}")
+            code = running.returncode
         except KeyboardInterrupt:
-            code, last, is_interrupted = INTERRUPTED, "interrupted", True
+            last = "interrupted"
         output.seek(0)
         title, figures = _parse_figures(output.read())
     error = f"exit code {code}" if code else "" if figures else "no figures"
@@ -149,21 +151,7 @@ def _run_benchmark(name: str, options: list[str]) -> tuple[Part, bool]:
         figures=figures,
         error=last if code and last and not figures else error,
     )
-    return part, is_interrupted
-
-
-def _run_process(command: list[str], output: IO[str]) -> tuple[int, str]:
-    """Run the command and forward its progress; return its exit code and last line of progress."""
-    environment, last = os.environ | {"PYTHONPATH": str(_HERE.parent)}, ""
-    with subprocess.Popen(
-        command, env=environment, stdout=output, stderr=subprocess.PIPE, text=True, errors="replace"
-    ) as running:
-        assert running.stderr is not None
-        for line in running.stderr:
-            if line.strip():
-                last = line.strip()
-                print_progress(f"  {line.rstrip()}")
-    return running.returncode, last
+    return part, code == INTERRUPTED
 
 
 def _parse_figures(text: str) -> tuple[str, tuple[Figure, ...]]:
@@ -175,6 +163,4 @@ def _parse_figures(text: str) -> tuple[str, tuple[Figure, ...]]:
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app(prog_name="python -m benchmarks")
+    run_command(main, _EPILOG)

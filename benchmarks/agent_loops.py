@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
-import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,36 +17,26 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from typing_extensions import TypedDict
 
+from benchmarks.turns import UnavailableError, open_work_directory
 
-class PeerUnavailableError(RuntimeError):
-    """The Python interpreter of --peer-python cannot run the peer."""
-
-
-def build_command(observation_bytes: int = 0) -> str:
-    """The command of each step: `true`, or a builtin that prints that many zeros."""
-    return f"printf '%0{observation_bytes}d' 0" if observation_bytes else "true"
+_COMMAND = "true"
 
 
-def time_mini_swe_agent(
-    steps: int, directory: Path, observation_bytes: int = 0, *, python: str = sys.executable
-) -> float:
-    """Seconds per step of mini-swe-agent, which saves its trajectory after each. Raises PeerUnavailableError."""
+def time_mini_swe_agent(steps: int, python: str) -> float:
+    """Seconds per step of mini-swe-agent, which saves its trajectory after each. Raises UnavailableError."""
     script = str(Path(__file__).with_name("mini_peer.py"))
-    command = [
-        python,
-        script,
-        str(steps),
-        str(directory / "trajectory.json"),
-        build_command(observation_bytes),
-    ]
-    settings = {"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": str(directory)}
-    try:
-        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise PeerUnavailableError(f"--peer-python {python}: {error.strerror}") from error
+    with open_work_directory() as work:
+        settings = {"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": str(work)}
+        command = [python, script, str(steps), str(work / "trajectory.json"), _COMMAND]
+        try:
+            done = subprocess.run(
+                command, env=os.environ | settings, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise UnavailableError(f"--peer-python {python}: {error.strerror}") from error
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        raise PeerUnavailableError(f"--peer-python cannot run mini-swe-agent 2 ({reason})")
+        raise UnavailableError(f"--peer-python cannot run mini-swe-agent 2 ({reason})")
     return float(done.stdout)
 
 
@@ -56,7 +44,7 @@ class _State(TypedDict):
     messages: Annotated[list[Any], add_messages]
 
 
-def time_react_loop(steps: int, directory: Path, observation_bytes: int = 0) -> float:
+def time_react_loop(steps: int) -> float:
     """Seconds per step of a bare LangGraph loop: two nodes with an unmodified SqliteSaver."""
     start_times: list[float] = []
 
@@ -64,18 +52,13 @@ def time_react_loop(steps: int, directory: Path, observation_bytes: int = 0) -> 
         start_times.append(time.perf_counter())
         if len(start_times) > steps:
             return {"messages": [AIMessage("done")]}
-        call = {
-            "name": "shell",
-            "args": {"command": build_command(observation_bytes)},
-            "id": f"call-{len(start_times)}",
-        }
+        call = {"name": "shell", "args": {"command": _COMMAND}, "id": f"call-{len(start_times)}"}
         return {"messages": [AIMessage("", tool_calls=[call])]}
 
     def tool(state: _State) -> dict[str, Any]:
         (call,) = state["messages"][-1].tool_calls
-        done = subprocess.run(
-            ["bash", "-c", call["args"]["command"]], capture_output=True, text=True, check=True
-        )
+        command = ["bash", "-c", call["args"]["command"]]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         return {"messages": [ToolMessage(done.stdout, tool_call_id=call["id"])]}
 
     graph = StateGraph(_State)
@@ -84,10 +67,13 @@ def time_react_loop(steps: int, directory: Path, observation_bytes: int = 0) -> 
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", lambda state: "tool" if state["messages"][-1].tool_calls else END)
     graph.add_edge("tool", "model")
-    with SqliteSaver.from_conn_string(str(directory / "checkpoints.sqlite")) as saver:
+    with (
+        open_work_directory() as work,
+        SqliteSaver.from_conn_string(str(work / "checkpoints.sqlite")) as saver,
+    ):
         graph.compile(checkpointer=saver).invoke(
             _State(messages=[HumanMessage("Begin.")]),
-            {"configurable": {"thread_id": uuid.uuid4().hex}, "recursion_limit": 2 * steps + 2},
+            {"configurable": {"thread_id": "loop"}, "recursion_limit": 2 * steps + 2},
             durability="sync",
         )
     return (start_times[steps] - start_times[1]) / (steps - 1)

@@ -8,84 +8,50 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
 
 # Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import typer
-
-from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
-from benchmarks.recorded_runs import HELP, open_recorded_runs
+from benchmarks.figures import Goal, format_count, print_figures, print_progress, run_command
+from benchmarks.recorded_runs import RecordedRuns, Traces, open_recorded_runs
+from benchmarks.turns import AsJson, Comparison, Operation, Rounds, measure_in_turns
 from langgraph_takeover.evals.cli.trace_files import read_traces
 from langgraph_takeover.handoff.points import detectors, validation
 from langgraph_takeover.handoff.shell import command_effects, syntax, syntax_reader
-from langgraph_takeover.handoff.trace.events import Trace
 
-_GOAL = 50_000
-_EPILOG = """Examples:
-
-python benchmarks/detection.py
-
-python benchmarks/detection.py DIR
-
-python benchmarks/detection.py runs/*/traces --rounds 20 --json
-"""
 _ACTION_PATTERN = re.compile(
     r"pytest|unittest|runtests|tox|make|npm|cargo|go test|mypy|ruff|sed -i|cat >|\bpatch\b"
 )
 _FAILURE_PATTERN = re.compile(r"\b(?:FAILED|FAIL|ERROR|Error|Traceback|failed)\b")
 
 
-def _clear_caches() -> None:
-    for cached in (command_effects.find_effect, syntax_reader.read_line, validation._list_runs):
-        cached.cache_clear()
-
-
-def _detect(traces: Sequence[Trace]) -> None:
-    for trace in traces:
-        detectors.list_points(trace.events, trace.base_directories, trace.workspace)
-
-
-def _shell_commands(traces: Sequence[Trace]) -> list[str]:
-    shell = (e for trace in traces for e in trace.events if e.kind == "action" and e.tool == "shell")
-    return [event.arguments.get("command", "") for event in shell]
-
-
-def _measure(traces: Sequence[Trace], files: Sequence[Path], rounds: int) -> dict[str, float]:
-    """Median seconds by name."""
-    texts = _shell_commands(traces)
-    events = [event for trace in traces for event in trace.events]
-    contents = [(path, path.read_bytes()) for path in files if path.is_file()]
+def _list_operations(runs: RecordedRuns) -> dict[str, Callable[[], object]]:
+    events = [event for trace in runs.traces for event in trace.events]
+    actions = [event for event in events if event.kind == "action" and event.tool == "shell"]
+    commands = [event.arguments.get("command", "") for event in actions]
+    contents = [(path, path.read_bytes()) for path in runs.files if path.is_file()]
     documents = [content.splitlines() if path.suffix == ".jsonl" else [content] for path, content in contents]
+
+    def detect() -> None:
+        for trace in runs.traces:
+            detectors.list_points(trace.events, trace.base_directories, trace.workspace)
 
     def search_patterns() -> None:
         for event in events:
             (_ACTION_PATTERN if event.kind == "action" else _FAILURE_PATTERN).search(event.text)
 
-    operations: dict[str, Callable[[], object]] = {
-        "detect": lambda: _detect(traces),
-        "read": lambda: list(read_traces(files, "auto")),
-        "grammar": lambda: [syntax.parse_syntax_tree(text) for text in texts],
-        "parse": lambda: [syntax_reader.parse_command(text) for text in texts],
+    return {
+        "detect": detect,
+        "read": lambda: list(read_traces(runs.files, "auto")),
+        "grammar": lambda: [syntax.parse_syntax_tree(command) for command in commands],
+        "parse": lambda: [syntax_reader.parse_command(command) for command in commands],
         "patterns": search_patterns,
         "json": lambda: [_parse_json(line) for document in documents for line in document],
     }
-    durations: dict[str, list[float]] = defaultdict(list)
-    for number in range(rounds + 1):
-        for name, operation in operations.items() if number % 2 else reversed(operations.items()):
-            _clear_caches()
-            start = time.process_time()
-            operation()
-            if number:  # the first round is a warm-up
-                durations[name].append(time.process_time() - start)
-    return {name: statistics.median(values) for name, values in durations.items()}
 
 
 def _parse_json(line: bytes) -> object:
@@ -95,44 +61,43 @@ def _parse_json(line: bytes) -> object:
         return None
 
 
-def _build_figures(rates: dict[str, float]) -> Iterator[Figure]:
-    """Each operation, compared with a limit or peer that does part of its work."""
-    detection, reading = "detection of handoff points", "reading files and inferring edits"
-    for name, operation, reference, reference_name, goal in (
-        (
-            detection,
-            "detect",
-            "parse",
-            "limit: parsing every command line",
-            Goal(_GOAL, at_least=True),
-        ),
-        (detection, "detect", "grammar", "limit: the shell grammar on every command line", None),
-        (detection, "detect", "patterns", "peer: two patterns over the texts", None),
-        (reading, "read", "json", "limit: decoding the files' JSON", None),
-    ):
-        yield Figure(name, "events/s", rates[operation], rates[reference], reference_name, goal)
+def _measure_rate(operation: Callable[[], object], events: int) -> Operation:
+    """Measure events per second of processor time, with empty caches."""
+
+    def measure(_: int) -> float:
+        for cached in (command_effects.find_effect, syntax_reader.read_line, validation._list_runs):
+            cached.cache_clear()
+        start = time.process_time()
+        operation()
+        return events / (time.process_time() - start)
+
+    return measure
 
 
-def main(
-    traces: Annotated[
-        list[str] | None, typer.Argument(help=HELP, metavar="TRACE…", show_default=False)
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; figures are medians.")] = 7,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
-) -> None:
+def main(traces: Traces = None, rounds: Rounds = 7, as_json: AsJson = False) -> None:
     """Measure the speed of reading runs and detecting their handoff points."""
-    with open_recorded_runs(traces or ()) as runs:
-        print_progress(f"{runs}, {format_count(rounds, 'round')}")
-        durations = _measure(runs.traces, runs.files, rounds)
-    rates = {name: runs.events / seconds for name, seconds in durations.items()}
-    print_figures(
-        f"{runs}; medians of {format_count(rounds, 'round')}, one core",
-        _build_figures(rates),
-        as_json=as_json,
+    with open_recorded_runs(traces) as runs:
+        print_progress(str(runs))
+        rates = {
+            name: _measure_rate(operation, runs.events) for name, operation in _list_operations(runs).items()
+        }
+        for warm_up in rates.values():
+            warm_up(0)
+        samples = measure_in_turns(rounds, rates)
+    detection, unit, goal = "detection of handoff points", "events/s", Goal(50_000, at_least=True)
+
+    figures = samples.compare(
+        Comparison(detection, "detect", "parse", "limit: parsing every command line", goal, unit),
+        Comparison(
+            detection, "detect", "grammar", "limit: the shell grammar on every command line", unit=unit
+        ),
+        Comparison(detection, "detect", "patterns", "peer: two patterns over the texts", unit=unit),
+        Comparison(
+            "reading files and inferring edits", "read", "json", "limit: decoding the files' JSON", unit=unit
+        ),
     )
+    print_figures(f"{runs}; medians of {format_count(rounds, 'round')}, one core", figures, as_json=as_json)
 
 
 if __name__ == "__main__":
-    run_command(main, _EPILOG)
+    run_command(main)

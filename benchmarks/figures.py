@@ -96,17 +96,18 @@ def _format_goal(figure: Figure) -> str:
     return f"ratio {text}" if figure.goal.of == "ratio" else f"{text} {figure.unit}".rstrip()
 
 
-def make_table(title: str) -> Table:
-    """An empty table with HEADINGS."""
+def make_table(title: str, figures: Iterable[Figure] = ()) -> Table:
     table = Table(title=title)
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading in ("value", "ratio", "goal") else "left")
+    add_rows(table, figures)
     return table
 
 
-def add_row(table: Table, figure: Figure) -> None:
-    *texts, met = format_cells(figure)
-    table.add_row(*texts, Text(met, {"yes": "green", "no": "red"}.get(met, "dim")))
+def add_rows(table: Table, figures: Iterable[Figure]) -> None:
+    for figure in figures:
+        *texts, met = format_cells(figure)
+        table.add_row(*texts, Text(met, {"yes": "green", "no": "red"}.get(met, "dim")))
 
 
 def print_figures(title: str, figures: Iterable[Figure], *, as_json: bool) -> None:
@@ -114,11 +115,8 @@ def print_figures(title: str, figures: Iterable[Figure], *, as_json: bool) -> No
     if as_json:
         values = TypeAdapter(tuple[Figure, ...]).dump_python(tuple(figures))
         print(json.dumps({"title": title, "figures": values}, indent=1))
-        return
-    table = make_table(title)
-    for each in figures:
-        add_row(table, each)
-    print_wide(table)
+    else:
+        print_wide(make_table(title, figures))
 
 
 def print_wide(*items: object) -> None:
@@ -137,7 +135,7 @@ def refuse(reason: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def run_command(main: Callable[..., None], epilog: str) -> None:
+def run_command(main: Callable[..., None], epilog: str | None = None) -> None:
     """Run a function as the command line of its script."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(epilog=epilog)(main)

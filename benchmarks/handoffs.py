@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -25,6 +25,7 @@ import typer
 from sqlalchemy import text
 
 from benchmarks.figures import Figure, Goal, print_figures, print_progress, run_command
+from benchmarks.turns import AsJson, Comparison, Samples
 from langgraph_takeover.handoff.ledger import FencedError, HandedOverError, Ledger, acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import IllegalTransitionError
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
@@ -35,12 +36,6 @@ _UNDERSTANDING = Understanding(
 _STATES = ("prepared", "offered", "accepted", "active", "completed")
 _FENCE_EVERY = 20
 """One of this many handoffs has a source that still holds its thread and must be fenced off."""
-_EPILOG = """Examples:
-
-python benchmarks/handoffs.py
-
-python benchmarks/handoffs.py --database postgresql://postgres@127.0.0.1:5432/postgres --json
-"""
 
 
 class ProcessResult(NamedTuple):
@@ -55,65 +50,85 @@ class ProcessResult(NamedTuple):
     """Number of handoffs that another process accepted first."""
 
 
-class LoadResult(NamedTuple):
-    """Results of all processes."""
+def main(
+    count: Annotated[int, typer.Option("--handoffs", min=8, help="Number of handoffs.")] = 2000,
+    processes: Annotated[int, typer.Option(min=2, help="Number of processes.")] = 8,
+    database: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of a database with empty tables, measured in addition to SQLite. Repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the ledger under concurrent handoffs."""
+    title, figures = f"{count:,} handoffs from {processes} processes", list[Figure]()
+    with tempfile.TemporaryDirectory() as directory:
+        for url in (f"sqlite:///{directory}/ledger.sqlite", *(database or ())):
+            name = url.partition(":")[0]
+            print_progress(f"{title}, on {name}")
+            figures += measure_ledger(name, url, count, processes)
+    print_figures(title, figures, as_json=as_json)
+    if any(figure.is_met is False for figure in figures):
+        raise typer.Exit(1)
 
-    failures: dict[str, int]
-    lost_races: int
-    seconds: float
-    transitions_s: list[float]
-    """Duration of each transition, sorted."""
 
-
-def run_load(url: str, count: int, processes: int) -> LoadResult:
-    """Hand over `count` times from this many processes, then check all states and histories."""
+def measure_ledger(name: str, url: str, count: int, processes: int) -> list[Figure]:
+    """Hand over `count` times from this many processes, check all states and histories, and time bare transactions."""
+    samples, numbers = Samples(), range(count)
     Ledger(url).close()
-    started = time.monotonic()
-    results = _run_in_processes(_run_handoffs, url, count, processes)
-    seconds = time.monotonic() - started
-    accepted = Counter(name for result in results for name in result.accepted)
-    ledger, names = Ledger(url), [_handoff_name(number) for number in range(count)]
-    states = {each.id: each.state for each in handoffs.list_handoffs(ledger)}
-    histories = [tuple(step.after for step in handoffs.list_transitions(ledger, name)) for name in names]
-    ledger.close()
-    fenced_count = sum(result.fenced_count for result in results)
+    with samples.measure_time("handoffs"):
+        results = _run_in_processes(_run_handoffs, url, count, processes)
+    with closing(Ledger(url)) as ledger:
+        states = {each.id: each.state for each in handoffs.list_handoffs(ledger)}
+        steps = [handoffs.list_transitions(ledger, _handoff_name(number)) for number in numbers]
+        _create_bare_rows(ledger, count)
+    with samples.measure_time("bare"):
+        _run_in_processes(_run_bare_transactions, url, count, processes)
+    accepted = Counter(each for result in results for each in result.accepted)
     failures = {
-        "lost": sum(states.get(name) != "completed" for name in names),
+        "lost": sum(states.get(_handoff_name(number)) != "completed" for number in numbers),
         "accepted twice": sum(number > 1 for number in accepted.values()),
-        "invalid histories": sum(history != _STATES for history in histories),
-        "sources without fence": len(range(0, count, _FENCE_EVERY)) - fenced_count,
+        "invalid histories": sum(tuple(step.after for step in each) != _STATES for each in steps),
+        "sources without fence": len(numbers[::_FENCE_EVERY]) - sum(each.fenced_count for each in results),
     }
+    lost_races = sum(result.lost_races for result in results)
+    for failure, number in (*failures.items(), ("lost races", lost_races)):
+        samples.add(failure, number)
+    for rate in ("handoffs", "bare"):
+        samples.add(f"{rate}_rate", count / samples.values[rate][0])
     transitions_s = sorted(duration for result in results for duration in result.seconds)
-    return LoadResult(failures, sum(result.lost_races for result in results), seconds, transitions_s)
+    samples.values["transition"] = transitions_s
+    samples.add("p99", transitions_s[int(len(transitions_s) * 0.99)])
+    samples.add("maximum", transitions_s[-1])
+    rate = f"{name}: handoffs per second, from prepared to completed"
+    comparisons = (
+        *(Comparison(f"{name}: {each}", each, goal=Goal(0), unit="") for each in failures),
+        Comparison(f"{name}: lost races (refused)", "lost races", unit=""),
+        Comparison(rate, "handoffs_rate", "bare_rate", "bare transactions", unit=""),
+        Comparison(f"{name}: transition, median", "transition"),
+        Comparison(f"{name}: transition, p99", "p99"),
+        Comparison(f"{name}: transition, maximum", "maximum"),
+    )
+    return list(samples.compare(*comparisons))
 
 
-def time_bare_transactions(url: str, count: int, processes: int) -> float:
-    """Seconds for the same number of transactions as transitions, each with one update and one row."""
-    ledger = Ledger(url)
+def _create_bare_rows(ledger: Ledger, count: int) -> None:
     with ledger.write_transaction() as connection:
         connection.execute(text("CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, version INTEGER)"))
         connection.execute(text("CREATE TABLE IF NOT EXISTS bare_steps (id INTEGER, version INTEGER)"))
         connection.execute(text("DELETE FROM bare"))
-        for number in range(count):
-            connection.execute(text("INSERT INTO bare VALUES (:id, 0)"), {"id": number})
-    ledger.close()
-    started = time.monotonic()
-    _run_in_processes(_run_bare_transactions, url, count, processes)
-    return time.monotonic() - started
+        connection.execute(text("INSERT INTO bare VALUES (:id, 0)"), [{"id": each} for each in range(count)])
 
 
 def _run_bare_transactions(url: str, count: int, processes: int, worker: int) -> None:
-    ledger = Ledger(url)
-    for number in range(worker, count, processes):
-        for version in range(len(_STATES)):
-            with ledger.write_transaction() as connection:
+    """Run as many transactions as a handoff has states, each with one update and one row."""
+    update = text("UPDATE bare SET version = version + 1 WHERE id = :id AND version = :version")
+    with closing(Ledger(url)) as ledger:
+        for number in range(worker, count, processes):
+            for version in range(len(_STATES)):
                 values = {"id": number, "version": version}
-                connection.execute(
-                    text("UPDATE bare SET version = version + 1 WHERE id = :id AND version = :version"),
-                    values,
-                )
-                connection.execute(text("INSERT INTO bare_steps VALUES (:id, :version)"), values)
-    ledger.close()
+                with ledger.write_transaction() as connection:
+                    connection.execute(update, values)
+                    connection.execute(text("INSERT INTO bare_steps VALUES (:id, :version)"), values)
 
 
 def _run_handoffs(url: str, count: int, processes: int, worker: int) -> ProcessResult:
@@ -177,65 +192,21 @@ def _prepare(ledger: Ledger, number: int) -> None:
 
 
 def _move(ledger: Ledger, number: int, state: Any, by: str) -> None:
-    acceptance: dict[str, Any] = (
-        {"successor": f"{_handoff_name(number)}.1", "understanding": _UNDERSTANDING}
-        if state == "accepted"
-        else {}
-    )
-    handoffs.change_state(
-        ledger, _handoff_name(number), state, by=by, key=f"{state} {number} {by}", **acceptance
-    )
+    name, acceptance = _handoff_name(number), dict[str, Any]()
+    if state == "accepted":
+        acceptance = {"successor": f"{name}.1", "understanding": _UNDERSTANDING}
+    handoffs.change_state(ledger, name, state, by=by, key=f"{state} {number} {by}", **acceptance)
 
 
 def _handoff_name(number: int) -> str:
     return f"h{number:05d}"
 
 
-def _run_in_processes(work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    processes = arguments[-1]
+def _run_in_processes(work: Callable[..., Any], url: str, count: int, processes: int) -> list[Any]:
+    arguments = [(url, count, processes, worker) for worker in range(processes)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        return pool.starmap(work, [(*arguments, worker) for worker in range(processes)], chunksize=1)
-
-
-def main(
-    count: Annotated[int, typer.Option("--handoffs", min=8, help="Number of handoffs.")] = 2000,
-    processes: Annotated[int, typer.Option(min=2, help="Number of processes.")] = 8,
-    database: Annotated[
-        list[str] | None,
-        typer.Option(help="URL of a database with empty tables, measured in addition to SQLite. Repeatable."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
-) -> None:
-    """Measure the ledger under concurrent handoffs."""
-    with tempfile.TemporaryDirectory() as directory:
-        urls = [f"sqlite:///{directory}/ledger.sqlite", *(database or ())]
-        results = {}
-        for url in urls:
-            name = url.partition(":")[0]
-            print_progress(f"{count:,} handoffs from {processes} processes, on {name}")
-            results[name] = (run_load(url, count, processes), time_bare_transactions(url, count, processes))
-    figures = [figure for name, each in results.items() for figure in _build_figures(name, count, *each)]
-    print_figures(f"{count:,} handoffs from {processes} processes", figures, as_json=as_json)
-    if any(any(result.failures.values()) for result, _ in results.values()):
-        raise typer.Exit(1)
-
-
-def _build_figures(name: str, count: int, result: LoadResult, bare_s: float) -> Iterator[Figure]:
-    for failure, number in result.failures.items():
-        yield Figure(f"{name}: {failure}", "", number, goal=Goal(0))
-    yield Figure(f"{name}: lost races (refused)", "", result.lost_races)
-    title, reference = f"{name}: handoffs per second, from prepared to completed", "bare transactions"
-    yield Figure(title, "", count / result.seconds, count / bare_s, reference)
-    times = result.transitions_s
-    for statistic, seconds in (
-        ("median", statistics.median(times)),
-        ("p99", times[int(len(times) * 0.99)]),
-        ("maximum", times[-1]),
-    ):
-        yield Figure(f"{name}: transition, {statistic}", "ms", seconds * 1000)
+        return pool.starmap(work, arguments, chunksize=1)
 
 
 if __name__ == "__main__":
-    run_command(main, _EPILOG)
+    run_command(main)

@@ -1,13 +1,18 @@
-"""The benchmark host: its description and its processor time."""
+"""The benchmark host: its description and processor time, and the Python processes of this checkout."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
+import subprocess
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class ProcessorTime(NamedTuple):
@@ -36,10 +41,25 @@ class Meter:
 
 
 def describe_host() -> str:
-    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(errors="replace"))
     memory_gb = round(psutil.virtual_memory().total / 1e9, 1)
     return (
-        f"{len(os.sched_getaffinity(0))} cores of {next(models, platform.machine())}, {memory_gb:g} GB, "
+        f"{len(os.sched_getaffinity(0))} cores of {model[1] if model else platform.machine()}, {memory_gb:g} GB, "
         f"Linux {platform.release()}, {platform.python_implementation()} {platform.python_version()}"
     )
+
+
+def start_python(*words: object, **options: Any) -> subprocess.Popen[str]:
+    """Start this interpreter with the modules of the checkout."""
+    command: list[str] = [sys.executable, *map(str, words)]
+    options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}} | options
+    return subprocess.Popen(command, text=True, errors="replace", **options)
+
+
+def run_python(*words: object, **options: Any) -> str:
+    """The output of a Python process of this checkout. Raises RuntimeError if it fails."""
+    with start_python(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as running:
+        output, errors = running.communicate()
+    if running.returncode != 0:
+        raise RuntimeError(f"exit code {running.returncode} of {words[:3]}: {errors.strip()[-300:]}")
+    return output

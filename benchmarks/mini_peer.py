@@ -1,11 +1,13 @@
 """Time the mini-swe-agent loop in an interpreter that has it; print the seconds per step, including its saving.
 
-This script imports nothing from this project.
+    python mini_peer.py STEPS TRAJECTORY COMMAND
+
+TRAJECTORY is the file to save after each step. This script imports nothing from this project.
 """
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from minisweagent.environments.local import LocalEnvironment
 from minisweagent.models.test_models import DeterministicModel, make_output
 
 
-def main(steps: int, trajectory: Path, command: str) -> None:
+def time_step(steps: int, trajectory: Path, command: str) -> float:
     model: Any = DeterministicModel(outputs=[make_output("", [{"command": command}], cost=0)])
     agent: Any = DefaultAgent(
         model,
@@ -25,8 +27,7 @@ def main(steps: int, trajectory: Path, command: str) -> None:
         step_limit=steps,
         output_path=trajectory,
     )
-    save = agent.save
-    ends = []
+    save, ends = agent.save, []
 
     def save_and_time(path: Path) -> None:
         save(path)
@@ -38,12 +39,8 @@ def main(steps: int, trajectory: Path, command: str) -> None:
     agent.run()
     results = [message["extra"] for message in agent.messages if "returncode" in message.get("extra", {})]
     assert [result["returncode"] for result in results] == [0] * steps
-    print((ends[steps - 1] - ends[0]) / (steps - 1))
+    return (ends[steps - 1] - ends[0]) / (steps - 1)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("steps", type=int)
-    parser.add_argument("trajectory", type=Path, help="file to save after each step")
-    parser.add_argument("command", help="command of each step")
-    main(**vars(parser.parse_args()))
+    print(time_step(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))

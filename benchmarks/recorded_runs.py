@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import typer
 
 from benchmarks.figures import format_count, print_progress, refuse
+from benchmarks.host import ROOT, run_python
 from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
-_ROOT = Path(__file__).resolve().parents[1]
-_DEFAULT_DIRECTORY = _ROOT.parent / "shared" / "trajectories"
+_DEFAULT_DIRECTORY = ROOT.parent / "shared" / "trajectories"
 HELP = (
     "Recorded runs. Default: shared/trajectories beside the checkout if it exists, else new runs of bundled tasks by the "
     "built-in model."
 )
+Traces = Annotated[list[str] | None, typer.Argument(help=HELP, metavar="TRACE…", show_default=False)]
 
 
 class RecordedRuns(NamedTuple):
@@ -36,15 +36,16 @@ class RecordedRuns(NamedTuple):
 
 
 @contextmanager
-def open_recorded_runs(sources: Sequence[str]) -> Iterator[RecordedRuns]:
+def open_recorded_runs(sources: Sequence[str] | None) -> Iterator[RecordedRuns]:
     """Open the runs and report unreadable ones; exit if none is readable."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as work:
-        if not sources:
-            sources = (
-                (str(_DEFAULT_DIRECTORY),)
-                if _DEFAULT_DIRECTORY.is_dir()
-                else (_record_bundled_runs(Path(work)),)
-            )
+        if not sources and _DEFAULT_DIRECTORY.is_dir():
+            sources = [str(_DEFAULT_DIRECTORY)]
+        elif not sources:
+            print_progress("no recorded runs: recording two bundled tasks with the built-in model")
+            options = ["--limit", "2", "--sandbox", "process", "--stages", "predecessors", "--view", "trace"]
+            run_python("-m", "evals.takeover", "--out", f"{work}/run", *options)
+            sources = [f"{work}/run/traces"]
         try:
             files = find_trace_files(sources)
             traces = [trace for _, trace in read_traces(files, "auto")]
@@ -53,18 +54,3 @@ def open_recorded_runs(sources: Sequence[str]) -> Iterator[RecordedRuns]:
         if not traces:
             refuse(f"no readable trace in {', '.join(sources)}")
         yield RecordedRuns(tuple(files), tuple(traces))
-
-
-def _record_bundled_runs(directory: Path) -> str:
-    print_progress("no recorded runs: recording two bundled tasks with the built-in model")
-    options = ["--limit", "2", "--sandbox", "process", "--stages", "predecessors", "--view", "trace"]
-    done = subprocess.run(
-        [sys.executable, "-m", "evals.takeover", "--out", str(directory / "run"), *options],
-        env=os.environ | {"PYTHONPATH": str(_ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        refuse(f"recording runs failed with exit code {done.returncode}: {done.stderr.strip()[-300:]}")
-    return str(directory / "run" / "traces")

@@ -9,7 +9,9 @@ import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from langgraph_takeover import SandboxSpec, sandbox
+from langgraph_takeover.sandbox.interface import BackendName
 
 FILES = 6_200
 _FILES_PER_PACKAGE = 100
@@ -18,14 +20,7 @@ _WORDS = ("self", "value", "result", "index", "matrix", "symbol", "token", "pars
 _DISTINCT_LINES = 20_000
 
 
-class Testbed(NamedTuple):
-    directory: Path
-    files: int
-    megabytes: float
-    """Size including the packed history."""
-
-
-def make_testbed(directory: Path, files: int = FILES) -> Testbed:
+def make_testbed(directory: Path, files: int = FILES) -> Path:
     """Create a reproducible repository: Python-like text, one commit, one pack."""
     rng = random.Random(3)
     lines = [
@@ -41,8 +36,16 @@ def make_testbed(directory: Path, files: int = FILES) -> Testbed:
     for command in ("init -q -b main", "add -A", "commit -q -m base", "repack -q -a -d"):
         git = ["git", "-C", str(directory), *identity, *command.split()]
         subprocess.run(git, check=True, env=environment)
-    size = sum(path.lstat().st_size for path in directory.rglob("*"))
-    return Testbed(directory, files, size / 1e6)
+    return directory
+
+
+def make_spec(directory: Path, files: int, backend: BackendName | None = None) -> SandboxSpec:
+    """A sandbox with a new testbed in this directory, in the best back end of this host."""
+    return SandboxSpec(
+        backend=backend or sandbox.default_backend(allow_process=True),
+        directory=make_testbed(directory, files),
+        owner="benchmark",
+    )
 
 
 def change_files_command(count: int) -> str:
@@ -52,19 +55,24 @@ def change_files_command(count: int) -> str:
 
 
 @contextlib.contextmanager
-def build_image(base: str, content: dict[str, Path]) -> Iterator[str]:
-    """Build an image from `base` with directories of this host at the given paths; removed at the end."""
+def build_image(base: str, directory: Path) -> Iterator[str]:
+    """Build an image from `base` with this directory at /testbed; removed at the end."""
     from langgraph_takeover.sandbox.docker_client import client, require_image
 
     tag = f"takeover/benchmark-{secrets.token_hex(4)}"
     container = client().containers.create(require_image(base).id, ["true"])
     try:
-        for path, directory in content.items():
-            options = ["--owner=0", "--group=0", "--exclude=__pycache__", f"--transform=s,^\\.,{path},"]
-            archive = subprocess.run(
-                ["tar", "-c", *options, "-C", str(directory), "."], capture_output=True, check=True
-            )
-            container.put_archive("/", archive.stdout)
+        tar = [
+            "tar",
+            "-c",
+            "--owner=0",
+            "--group=0",
+            "--transform=s,^\\.,testbed,",
+            "-C",
+            str(directory),
+            ".",
+        ]
+        container.put_archive("/", subprocess.run(tar, capture_output=True, check=True).stdout)
         container.commit(tag)
     finally:
         container.remove(force=True)

@@ -10,7 +10,6 @@ import contextlib
 import cProfile
 import pstats
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +21,13 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 from benchmarks.figures import Figure, format_count, print_figures, print_progress, run_command
+from benchmarks.host import ROOT
+from benchmarks.models import DirectModel
 from benchmarks.runtime import time_runtime
-from benchmarks.testbed import make_testbed
-from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.interface import SandboxSpec
+from benchmarks.testbed import FILES, make_spec
+from benchmarks.turns import AsJson, Files, open_work_directory
+from langgraph_takeover import SandboxSpec, sandbox
 
-_OWN_PACKAGES = ("sandbox", "handoff", "nodes", "graph", "evals")
 _LIBRARIES = {
     "LangGraph and LangChain": ("langgraph", "langchain", "langsmith"),
     "plots and intervals": ("matplotlib", "numpy", "scipy", "PIL"),
@@ -36,58 +36,44 @@ _WAITING_CALLS = (
     "'poll' of 'select", "select.select", "'acquire' of '_thread", "posix.read", "posix.wait", "time.sleep",
     "posix.fsync", "posix.fdatasync", "posix.fork", "fork_exec", "sqlite3", "'recv", "' of '_io.",
 )  # fmt: skip
-_EPILOG = """Examples:
-
-python benchmarks/time_shares.py
-
-python benchmarks/time_shares.py --steps 500 --json
-"""
 
 
 def main(
     steps: Annotated[int, typer.Option(min=10, help="Number of steps of the agent's run.")] = 300,
     snapshots: Annotated[int, typer.Option(min=1, help="Number of snapshots, each with a restore.")] = 30,
-    files: Annotated[int, typer.Option(min=100, help="Number of files in the repository.")] = 6_200,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    files: Files = FILES,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the time shares of a step, of a snapshot with its restore, and of a small run with its report."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        work = Path(name)
-        directory, figures = make_testbed(work / "testbed", files).directory, list[Figure]()
-        for path_name, times, path in (
-            ("step", steps, lambda: time_runtime(steps, work / "steps", "true")),
-            ("snapshot and restore", snapshots, lambda: _snapshot_and_restore(snapshots, directory, work)),
-            ("run of one task with its report", 1, lambda: _run_one_task(work / "run")),
-        ):
-            print_progress(path_name)
-            seconds_by_owner = _profile(path)
-            total = 1e3 * sum(seconds_by_owner.values()) / times
+    figures: list[Figure] = []
+    with open_work_directory() as work:
+        spec = make_spec(work / "testbed", files)
+        paths: dict[str, tuple[int, Callable[[], object]]] = {
+            "step": (steps, lambda: time_runtime(DirectModel(command="true", steps=steps))),
+            "snapshot and restore": (snapshots, lambda: _snapshot_and_restore(snapshots, spec, work)),
+            "run of one task with its report": (1, lambda: _run_one_task(work / "run")),
+        }
+        for name, (times, path) in paths.items():
+            print_progress(name)
+            ms_by_owner = {owner: 1e3 * seconds / times for owner, seconds in _profile(path).most_common()}
+            total = sum(ms_by_owner.values())
             figures += [
-                Figure(f"{path_name}: {owner}", "ms", ms, total, "total")
-                for owner, ms in (
-                    (owner, 1e3 * seconds / times) for owner, seconds in seconds_by_owner.most_common()
-                )
+                Figure(f"{name}: {owner}", "ms", ms, total, "total")
+                for owner, ms in ms_by_owner.items()
                 if ms > total / 100
             ]
-    title = (
-        f"{format_count(steps, 'step')}, {format_count(snapshots, 'snapshot')}, {format_count(files, 'file')}"
-    )
-    print_figures(title, figures, as_json=as_json)
+    counts = (steps, "step"), (snapshots, "snapshot"), (files, "file")
+    print_figures(", ".join(format_count(*each) for each in counts), figures, as_json=as_json)
 
 
-def _snapshot_and_restore(times: int, directory: Path, work: Path) -> None:
-    spec = SandboxSpec(
-        backend=sandbox.default_backend(allow_process=True), directory=directory, owner="benchmark"
-    )
+def _snapshot_and_restore(times: int, spec: SandboxSpec, work: Path) -> None:
     with contextlib.closing(sandbox.start(spec)) as original:
         for number in range(times):
             original.run(f"echo {number} >> new.txt", timeout_s=60)
             snapshot = original.snapshot(work / f"store{number}").result()
             with contextlib.closing(sandbox.restore(snapshot, work / f"store{number}", spec)) as restored:
                 restored.run("true", timeout_s=60)
-    sandbox.remove_stale_resources(spec.backend, "benchmark")
+    sandbox.remove_stale_resources(spec.backend, spec.owner)
 
 
 def _run_one_task(out: Path) -> None:
@@ -118,15 +104,13 @@ def _profile(path: Callable[[], object]) -> Counter[str]:
 def _find_owner(file: str) -> str:
     if "importlib" in file:
         return "importing"
-    if file.startswith(tuple(f"{sys.path[0]}/{name}/" for name in _OWN_PACKAGES)):
-        return "this project"
     _, installed, library = file.rpartition("-packages/")
     if not installed:
-        return "standard library"
+        return "this project" if Path(file).is_relative_to(ROOT) else "standard library"
     return next(
         (name for name, prefixes in _LIBRARIES.items() if library.startswith(prefixes)), "other libraries"
     )
 
 
 if __name__ == "__main__":
-    run_command(main, _EPILOG)
+    run_command(main)
