@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,11 +50,13 @@ def describe_host() -> str:
     )
 
 
-def start_python(*words: object, **options: Any) -> subprocess.Popen[str]:
+def start_python(
+    *words: object, environment: Mapping[str, str] = {}, **options: Any
+) -> subprocess.Popen[str]:
     """Start this interpreter with the modules of the checkout."""
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | environment
     command: list[str] = [sys.executable, *map(str, words)]
-    options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}} | options
-    return subprocess.Popen(command, text=True, errors="replace", **options)
+    return subprocess.Popen(command, env=env, text=True, errors="replace", **options)
 
 
 def run_python(*words: object, **options: Any) -> str:

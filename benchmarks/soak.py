@@ -1,7 +1,8 @@
 """Kill takeover runs at random times, resume them, compare their rows, and count leftover resources.
 
 Each operation is one real run of bundled tasks by the built-in model. It receives SIGKILL, SIGTERM and Ctrl-C in random
-order at random times, and is resumed until it completes. Its rows must equal those of a reference run.
+order at random times, and is resumed until it completes. Its rows must equal those of a reference run. The exit code is 1
+if a row is wrong, a run fails or resources are left.
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+# Import from the checkout.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 import psutil
 import typer
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.figures import refuse, run_command
+from benchmarks.host import run_python, start_python
+
 SANDBOXES = ("host", "docker", "process")
 OPTIONS = (
     *("--task-ids", "galley__galley-31,ledger__ledger-12", "--view", "trace,structured"),
@@ -42,14 +48,7 @@ PER_RUN_RESOURCES = ("containers", "images", "snapshots in a run")
 _PR_SET_CHILD_SUBREAPER = 36
 _TEST_FILE_NAME, _TEST_FILE_CONTENT = re.compile("[a-z0-9_]{8}"), b"blat"  # of tempfile._get_default_tempdir
 _CHILDREN_TIMEOUT_S, _RUN_TIMEOUT_S = 15.0, 900.0
-_EPILOG = """Examples:
-
-python benchmarks/soak.py --minutes 60
-
-python benchmarks/soak.py --operations 3 --sandbox host --seed 7
-
-Exit codes: 0 all rows are correct and no resources are left; 1 a row is wrong, a run fails or resources are left; 2 usage.
-"""
+_NO_DOCKER = "unix:///none"
 Row = dict[str, Any]
 
 
@@ -66,8 +65,7 @@ def main(
     """Kill and resume runs, check each row, and report leftover resources."""
     sandboxes = sandbox.replace(",", " ").split()
     if not sandboxes or set(sandboxes) - set(SANDBOXES):
-        print(f"error: --sandbox {sandbox!r}: choose any of {', '.join(SANDBOXES)}", file=sys.stderr)
-        raise typer.Exit(2)
+        refuse(f"--sandbox {sandbox!r}: choose any of {', '.join(SANDBOXES)}")
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     rng, with_docker = random.Random(seed), "docker" in sandboxes
     samples: list[dict[str, int]] = []
@@ -110,17 +108,12 @@ def work_directory(with_docker: bool) -> Iterator[Path]:
     # Orphans of a killed run become children of this process, where they are counted.
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
-    with tempfile.TemporaryDirectory(
-        prefix="takeover-soak-", dir=os.environ.get("TMPDIR", "/var/tmp")
-    ) as name:
+    parent = os.environ.get("TMPDIR", "/var/tmp")
+    with tempfile.TemporaryDirectory(prefix="takeover-soak-", dir=parent) as name:
         directory = Path(name)
         directory.chmod(0o711)
         (directory / "tmp").mkdir()
-        os.environ |= {
-            "TAKEOVER_HOME": f"{directory}/home",
-            "TMPDIR": f"{directory}/tmp",
-            "PYTHONPATH": str(ROOT),
-        }
+        os.environ |= {"TAKEOVER_HOME": f"{directory}/home", "TMPDIR": f"{directory}/tmp"}
         try:
             yield directory
         finally:
@@ -129,20 +122,15 @@ def work_directory(with_docker: bool) -> Iterator[Path]:
                     process.kill()
             for config in directory.glob("*/config.json") if with_docker else ():
                 collect_garbage(config.parent, with_docker)
-            run_gc("--bases", "--remove", DOCKER_HOST="unix:///none")
+            run_gc("--bases", "--remove", DOCKER_HOST=_NO_DOCKER)
 
 
 def start_run(out: Path, sandbox: str) -> subprocess.Popen[str]:
     """Start the run, or resume it if it has started before."""
     options = ("--resume",) if (out / "config.json").exists() else (*OPTIONS, "--sandbox", sandbox)
-    return subprocess.Popen(
-        [sys.executable, "-m", "evals.takeover", *options, "--out", str(out), "--workers", "2"],
-        env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    command = ["-m", "evals.takeover", *options, "--out", out, "--workers", 2]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return start_python(*command, **pipes, start_new_session=True)
 
 
 def wait_for_run(
@@ -177,6 +165,11 @@ def kill_and_resume(out: Path, sandbox: str, duration_s: float, rng: random.Rand
         if problems := wait_for_run(process, EXIT_CODES[sent]):
             return signals, problems
     return signals, wait_for_run(start_run(out, sandbox))
+
+
+def kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def read_rows(out: Path) -> list[Row]:
@@ -225,34 +218,34 @@ def list_temporary_files(directory: Path) -> list[Path]:
 
     Python removes it at once; SIGKILL between the two leaves it behind.
     """
-    return [path for path in sorted(directory.iterdir()) if not _is_test_file(path)]
 
+    def is_test_file(path: Path) -> bool:
+        is_candidate = _TEST_FILE_NAME.fullmatch(path.name) and not path.is_symlink() and path.is_file()
+        return bool(is_candidate) and path.read_bytes() in (b"", _TEST_FILE_CONTENT)
 
-def _is_test_file(path: Path) -> bool:
-    is_candidate = (
-        _TEST_FILE_NAME.fullmatch(path.name) is not None and not path.is_symlink() and path.is_file()
-    )
-    return is_candidate and path.read_bytes() in (b"", _TEST_FILE_CONTENT)
+    return [path for path in sorted(directory.iterdir()) if not is_test_file(path)]
 
 
 def collect_garbage(out: Path, with_docker: bool) -> list[str]:
     """Remove the run's resources; return the kinds of its remaining resources on the Docker daemon."""
-    run_gc("--remove", DOCKER_HOST="unix:///none")  # TAKEOVER_HOME and TMPDIR belong to the soak alone
+    run_gc("--remove", DOCKER_HOST=_NO_DOCKER)  # TAKEOVER_HOME and TMPDIR belong to the soak alone
     if not with_docker:
         return []
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    resources = [each for each in run_gc("--json") if each["kind"] in ("container", "image")]
+    resources = [each for each in list_resources() if each["kind"] in ("container", "image")]
     owners = {each["owner"] for each in resources if each["owner"].split(".")[0] == run_id}
     for owner in owners:
         run_gc("--owner", owner, "--snapshots", "--remove")
-    return [each["kind"] for each in run_gc("--json") if each["owner"] in owners]
+    return [each["kind"] for each in list_resources() if each["owner"] in owners]
 
 
-def run_gc(*options: str, **environment: str) -> list[dict[str, Any]]:
-    """Run `python -m sandbox gc`; its resources if `options` include --json. Raises CalledProcessError."""
-    words = [sys.executable, "-m", "sandbox", "gc", *options]
-    done = subprocess.run(words, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
-    return list(json.loads(done.stdout)["resources"]) if "--json" in options else []
+def list_resources() -> list[dict[str, Any]]:
+    return list(json.loads(run_gc("--json"))["resources"])
+
+
+def run_gc(*options: str, **environment: str) -> str:
+    """The output of `python -m sandbox gc`. Raises RuntimeError."""
+    return run_python("-m", "sandbox", "gc", *options, environment=environment)
 
 
 def print_growth(samples: list[dict[str, int]]) -> list[str]:
@@ -266,6 +259,4 @@ def print_growth(samples: list[dict[str, int]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main)

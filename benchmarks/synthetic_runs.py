@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 from langgraph_takeover.evals.run.rows import Fields
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.points.detectors import list_points
-from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief, to_json
 from langgraph_takeover.handoff.trace.events import Continuation, HandoffPoint, Trace, Usage
 
 VIEWS = ("repository", "trace", "summary", "structured")
-STATES = ("needs_completion", "already_solved", "behavior_broken")
+_STATES = ("needs_completion", "already_solved", "behavior_broken")
 PREDECESSOR, SUCCESSOR = "openai:predecessor", "openai:successor"
-
-
-def load_recorded_traces(shared: Path) -> list[Trace]:
-    """Load recorded runs of real agents."""
-    traces = (
-        next(iter(read_traces(path))) for path in sorted((shared / "trajectories").glob("mini-*/*.traj.json"))
-    )
-    return [trace for trace in traces if isinstance(trace, Trace)]
 
 
 def write_run(
@@ -54,46 +45,57 @@ def write_run(
     )
     config.save(out)
     rows: dict[str, list[Fields]] = {"predecessors": [], "labels": [], "notes": [], "takeovers": []}
-    number = 0
-    while len(rows["labels"]) < records:
+    for number in count():
+        missing = records - len(rows["labels"])
+        if not missing:
+            break
         trace = traces[number % len(traces)]
         name = f"{trace.id.removesuffix('.traj')}-{number}"
-        points = list_points(trace.events, trace.base_directories, trace.workspace)
-        new_records = [
-            _make_record(name, rename_task(name), trace, point)
-            for point in points[: records - len(rows["labels"])]
-        ]
-        for record in new_records:
-            _save_record(out, record)
-            state = STATES[len(rows["labels"]) % 3]
+        points = list_points(trace.events, trace.base_directories, trace.workspace)[:missing]
+        made = [_write_record(out, name, rename_task(name), trace, point) for point in points]
+        for record in made:
+            state = _STATES[len(rows["labels"]) % 3]
             rows["labels"].append({"record_id": record.id, "outcome": "graded", "handoff_state": state})
             for index, view in enumerate(views):
                 successor_trace = successor_traces[(number + 7 * index + 1) % len(successor_traces)]
                 rows["takeovers"].append(
                     _write_takeover(out, record, view, successor, successor_trace, patch)
                 )
-        key = {"task_id": rename_task(name), "predecessor": PREDECESSOR, "trace": name, "outcome": "run"}
-        ids = [record.id for record in new_records]
         rows["predecessors"].append(
-            key | {"records": ids, "stop_reason": "finished", "events": len(trace.events)}
+            {
+                "task_id": rename_task(name),
+                "predecessor": PREDECESSOR,
+                "trace": name,
+                "outcome": "run",
+                "records": [record.id for record in made],
+                "stop_reason": "finished",
+                "events": len(trace.events),
+            }
         )
-        number += 1
     for stage, stage_rows in rows.items():
         (out / f"{stage}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stage_rows))
     return out
 
 
-def _make_record(name: str, task: str, trace: Trace, point: HandoffPoint) -> HandoffRecord:
+def _write_record(out: Path, name: str, task: str, trace: Trace, point: HandoffPoint) -> HandoffRecord:
     summary = " ".join(event.text for event in trace.events if event.kind == "action")[:4000]
-    return HandoffRecord(
+    brief = TaskBrief(
+        id=task,
+        prompt=trace.task,
+        base_commit="c",
+        base_directories=trace.base_directories,
+        workspace=trace.workspace,
+    )
+    notes = Notes(
+        model=PREDECESSOR,
+        summary=summary,
+        structured={"work_completed": (Claim(text=summary[:500]),)},
+        summary_usage=Usage(),
+        structured_usage=Usage(),
+    )
+    record = HandoffRecord(
         id=f"{name}.{point.kind}",
-        task=TaskBrief(
-            id=task,
-            prompt=trace.task,
-            base_commit="c",
-            base_directories=trace.base_directories,
-            workspace=trace.workspace,
-        ),
+        task=brief,
         predecessor=PREDECESSOR,
         point=point,
         patch=trace.events[-1].text[:4000],
@@ -102,39 +104,29 @@ def _make_record(name: str, task: str, trace: Trace, point: HandoffPoint) -> Han
         checkpoint_id="",
         trace=trace.events[: point.event_index + 1],
         created_at="",
-        notes=Notes(
-            model=PREDECESSOR,
-            summary=summary,
-            structured={"work_completed": (Claim(text=summary[:500]),)},
-            summary_usage=Usage(),
-            structured_usage=Usage(),
-        ),
+        notes=notes,
     ).seal()
-
-
-def _save_record(out: Path, record: HandoffRecord) -> None:
     directory = out / "records" / record.id
     directory.mkdir()
     (directory / "record.json").write_text(to_json(record, exclude={"notes", "review", "envelope"}))
-    assert record.notes is not None
-    (directory / "notes.json").write_text(to_json(record.notes.seal_for(record.id)))
+    (directory / "notes.json").write_text(to_json(notes.seal_for(record.id)))
+    return record
 
 
 def _write_takeover(
     out: Path, record: HandoffRecord, view: str, successor: str, successor_trace: Trace, patch: str | None
 ) -> Fields:
     name = f"{record.id}.{view}.successor.1"
-    trace = successor_trace.model_copy(
-        update={
-            "id": name,
-            "format": "takeover",
-            "continues": Continuation(trace=record.task.id, record=record.id, point=record.point, view=view),
-        }
-    )
+    continuation = Continuation(trace=record.task.id, record=record.id, point=record.point, view=view)
+    update = {"id": name, "format": "takeover", "continues": continuation}
+    trace = successor_trace.model_copy(update=update)
     (out / "traces" / f"{name}.json").write_text(json.dumps(trace.model_dump(mode="json")))
     events = len(successor_trace.events)
-    key: dict[str, Any] = {"record_id": record.id, "view": view, "successor": successor, "repeat": 1}
-    return key | {
+    return {
+        "record_id": record.id,
+        "view": view,
+        "successor": successor,
+        "repeat": 1,
         "task_id": record.task.id,
         "predecessor": record.predecessor,
         "point": record.point.kind,

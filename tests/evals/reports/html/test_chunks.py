@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
-from benchmarks.synthetic_runs import load_recorded_traces, write_run
+from benchmarks.synthetic_runs import write_run
 from langgraph_takeover.evals.reports.html import timelines
 from langgraph_takeover.evals.reports.html.chunks import TEXT_LIMITS, TextPool, escape_for_page, pack_chunks
 from langgraph_takeover.evals.reports.html.page import MAX_PAGE_BYTES, write_page
 from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.trace.events import Trace
+
+
+def load_recorded_traces(shared: Path) -> list[Trace]:
+    """Recorded runs of real agents."""
+    paths = sorted((shared / "trajectories").glob("mini-*/*.traj.json"))
+    return [trace for path in paths if isinstance(trace := next(iter(read_traces(path))), Trace)]
 
 
 def unpack(chunk: str) -> dict[str, Any]:
