@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.figures import Figure, format_cells, print_progress, print_wide, refuse, run_command
+from benchmarks.figures import Figure, choose_names, format_cells, print_progress, print_wide, run_command
 from benchmarks.host import ROOT, Meter, describe_host, start_python
 from benchmarks.page import Part, ResultsPage, build_table, format_markdown
 from benchmarks.recorded_runs import HELP
@@ -70,7 +70,7 @@ def main(
     ] = None,
 ) -> None:
     """Run the benchmarks (about 20 minutes on two slow cores) and compare their figures with references and goals."""
-    names, started, code = _parse_names(only), datetime.now(UTC), 0
+    names, started, code = choose_names("--only", only, QUICK_OPTIONS), datetime.now(UTC), 0
     out = out or Path("bench") / f"{started:%Y%m%d-%H%M%S}.json"
     arguments = ["--quick"] if quick else []
     arguments += ["--only", only] if only else []
@@ -104,16 +104,6 @@ def main(
     for each in missed:
         print_wide(f"goal missed: {' | '.join(filter(None, format_cells(each)[:-1]))}")
     raise typer.Exit(code or (GOAL_MISSED if missed and not quick else 0))
-
-
-def _parse_names(only: str | None) -> list[str]:
-    names = list(QUICK_OPTIONS) if only is None else only.replace(",", " ").split()
-    unknown = [name for name in names if name not in QUICK_OPTIONS]
-    if unknown or not names:
-        refuse(
-            f"--only: unknown benchmark {', '.join(unknown) or only} (choose from: {', '.join(QUICK_OPTIONS)})"
-        )
-    return [name for name in QUICK_OPTIONS if name in names]
 
 
 def _format_command(program: str, options: list[str]) -> str:

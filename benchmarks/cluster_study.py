@@ -26,11 +26,13 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 from benchmarks.figures import run_command
-from benchmarks.host import ROOT, start_python
+from benchmarks.host import start_python
 from benchmarks.soak import compare_rows, kill_group, read_rows
 from langgraph_takeover.evals.run.results import load_results
 
 VIEWS = "repository,trace,summary,structured"
+_LATENCY_S = 0.1
+"""Mean latency of the model."""
 _RAY_OPTIONS = (
     "--num-cpus=1",
     "--object-store-memory=80000000",
@@ -40,10 +42,8 @@ _RAY_OPTIONS = (
 
 
 def main(
-    out: Annotated[Path | None, typer.Option(help="Directory of the run. Default: a temporary one.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of bundled tasks.")] = 12,
     repeats: Annotated[int, typer.Option(min=1, help="Takeovers per point and view.")] = 6,
-    latency_s: Annotated[float, typer.Option(min=0.001, help="Mean latency of the model in seconds.")] = 0.1,
     kill_after: Annotated[
         int, typer.Option(min=1, help="Number of takeovers after which a node is killed.")
     ] = 300,
@@ -51,14 +51,14 @@ def main(
     """Run a study on two nodes, kill one, and audit the rows."""
     with tempfile.TemporaryDirectory(prefix="takeover-study-") as name, ExitStack() as stack:
         work = Path(name)
-        out = out or work / "run"
+        out = work / "run"
         address = _start_head(work, stack)
         nodes = [
             _start_ray(work, stack, node, f"--address={address}", '--resources={"sandbox": 2}')
             for node in ("node1", "node2")
         ]
         options = ["--view", VIEWS, "--limit", limit, "--repeats", repeats, "--sandbox", "host"]
-        options += ["--model", f"builtin:oracle+{latency_s}s", "--executor", "ray", "--address", address]
+        options += ["--model", f"builtin:oracle+{_LATENCY_S}s", "--executor", "ray", "--address", address]
         start, killed_at, takeovers = time.monotonic(), 0.0, 0
         command = ["-m", "evals.takeover", "--out", out, *options]
         with start_python(*command, stdout=subprocess.PIPE) as run:
@@ -112,14 +112,9 @@ def _start_ray(work: Path, stack: ExitStack, name: str, *options: str) -> int:
     """Start a node with its own directory; return its process group."""
     directory = work / name
     directory.mkdir()
-    environment = {
-        "TMPDIR": str(directory),
-        "PYTHONPATH": str(ROOT),
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    }
-    process = subprocess.Popen(
-        [Path(sys.executable).with_name("ray"), "start", *options, *_RAY_OPTIONS],
-        env=os.environ | environment,
+    process = start_python(
+        *("-m", "ray.scripts.scripts", "start", *options, *_RAY_OPTIONS),
+        environment={"TMPDIR": str(directory), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},
         cwd=directory,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

@@ -129,6 +129,16 @@ def print_progress(text: str) -> None:
     Console(stderr=True, highlight=False).print(text, style="dim", markup=False, soft_wrap=True)
 
 
+def choose_names(option: str, text: str | None, known: Iterable[str]) -> list[str]:
+    """The names in a list separated by commas, in their usual order, or all; exit if one is unknown."""
+    names = list(known)
+    chosen = names if text is None else text.replace(",", " ").split()
+    unknown = [name for name in chosen if name not in names]
+    if unknown or not chosen:
+        refuse(f"{option} {', '.join(unknown) or repr(text)}: unknown (choose from: {', '.join(names)})")
+    return [name for name in names if name in chosen]
+
+
 def refuse(reason: str) -> NoReturn:
     """Exit with code 2 and an error of one line."""
     print(f"error: {reason}", file=sys.stderr)

@@ -54,7 +54,7 @@ def start_python(
     *words: object, environment: Mapping[str, str] = {}, **options: Any
 ) -> subprocess.Popen[str]:
     """Start this interpreter with the modules of the checkout."""
-    env = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | dict(environment)
     command: list[str] = [sys.executable, *map(str, words)]
     return subprocess.Popen(command, env=env, text=True, errors="replace", **options)
 

@@ -53,7 +53,7 @@ def measure_packages(requirement: str, commit: str) -> dict[str, int]:
     """Install a commit into a new directory; return the bytes on disk by package. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory(prefix="install-size-") as directory:
         revision = subprocess.check_output(["git", "-C", ROOT, "rev-parse", commit], text=True).strip()
-        target = f"{requirement} @ git+{ROOT.as_uri()}@{revision}"
+        target = f"git+{ROOT.as_uri()}@{revision}#egg={requirement}"
         install = ["install", "--quiet", "--disable-pip-version-check", "--target", directory, target]
         subprocess.run([sys.executable, "-m", "pip", *install], env=_ENVIRONMENT, check=True)
         return {each.metadata["Name"]: _measure_size(each) for each in distributions(path=[directory])}

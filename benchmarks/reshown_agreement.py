@@ -28,7 +28,7 @@ from langgraph_takeover.evals.run.measures.rediscovery import (
 from langgraph_takeover.evals.run.measures.shown_text import split_output
 from langgraph_takeover.handoff.points.detectors import compute_state
 from langgraph_takeover.handoff.readers import TraceError, read_traces
-from langgraph_takeover.handoff.trace.events import Event, Trace
+from langgraph_takeover.handoff.trace.events import Differences, Event, Trace
 
 _SOURCES = ("mini-swe-agent-v1", "swe-agent", "openhands-v0", "live", "")
 _LABELS = Path(__file__).parents[1] / "tests/evals/run/measures/reshown/labels.jsonl"
@@ -70,7 +70,7 @@ class _Pair(NamedTuple):
         known = PredecessorText(self.events, self.predecessor.workspace)
         is_same_run = self.predecessor is self.successor
         # Another recorded run of the task starts from the base commit, a takeover from the predecessor's state.
-        differences = None if is_same_run or self.successor.continues else {}
+        differences: Differences | None = None if is_same_run or self.successor.continues else {}
         return known.measure_steps(self.successor_events, self.successor.workspace, differences)
 
 

@@ -30,7 +30,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import psutil
 import typer
 
-from benchmarks.figures import refuse, run_command
+from benchmarks.figures import choose_names, run_command
 from benchmarks.host import run_python, start_python
 
 SANDBOXES = ("host", "docker", "process")
@@ -63,9 +63,7 @@ def main(
     ] = None,
 ) -> None:
     """Kill and resume runs, check each row, and report leftover resources."""
-    sandboxes = sandbox.replace(",", " ").split()
-    if not sandboxes or set(sandboxes) - set(SANDBOXES):
-        refuse(f"--sandbox {sandbox!r}: choose any of {', '.join(SANDBOXES)}")
+    sandboxes = choose_names("--sandbox", sandbox, SANDBOXES)
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     rng, with_docker = random.Random(seed), "docker" in sandboxes
     samples: list[dict[str, int]] = []
@@ -129,8 +127,7 @@ def start_run(out: Path, sandbox: str) -> subprocess.Popen[str]:
     """Start the run, or resume it if it has started before."""
     options = ("--resume",) if (out / "config.json").exists() else (*OPTIONS, "--sandbox", sandbox)
     command = ["-m", "evals.takeover", *options, "--out", out, "--workers", 2]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return start_python(*command, **pipes, start_new_session=True)
+    return start_python(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def wait_for_run(

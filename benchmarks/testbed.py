@@ -30,13 +30,18 @@ def make_testbed(directory: Path, files: int = FILES) -> Path:
         path = directory / "pkg" / f"part{number // _FILES_PER_PACKAGE:02}" / f"module{number:04}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(rng.choices(lines, k=_LINES_PER_FILE)))
+    commit_all(directory)
+    return directory
+
+
+def commit_all(directory: Path) -> None:
+    """Make a directory a repository with one commit in one pack, of a fixed time."""
     date = "2024-01-01T00:00:00Z"
     environment = os.environ | {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
     identity = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@example.org", "-c", "gc.auto=0")
-    for command in ("init -q -b main", "add -A", "commit -q -m base", "repack -q -a -d"):
+    for command in ("init -q -b main --template=", "add -A", "commit -q -m base", "repack -q -a -d"):
         git = ["git", "-C", str(directory), *identity, *command.split()]
         subprocess.run(git, check=True, env=environment)
-    return directory
 
 
 def make_spec(directory: Path, files: int, backend: BackendName | None = None) -> SandboxSpec:

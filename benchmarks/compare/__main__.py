@@ -18,7 +18,7 @@ from benchmarks.compare.observations import describe
 from benchmarks.compare.page import PAGE, RESULTS, Comparison, Result, format_page, format_table, load_results
 from benchmarks.compare.runs import PROGRAMS, ROOT, run_task
 from benchmarks.compare.scripts import TASKS
-from benchmarks.figures import refuse, run_command
+from benchmarks.figures import choose_names, refuse, run_command
 from langgraph_takeover.base.takeover_error import TakeoverError
 
 _UNFINISHED = ROOT / ".compare" / "unfinished.json"
@@ -52,7 +52,7 @@ def main(
     Makes one environment per project in .compare/, runs all programs, prints the table, and writes
     benchmarks/compare/results.json and docs/comparison.md. A selection is printed, and written only with --out.
     """
-    chosen, selected = _choose(only, list(PROJECTS), "--only"), _choose(tasks, list(TASKS), "--tasks")
+    chosen, selected = choose_names("--only", only, PROJECTS), choose_names("--tasks", tasks, TASKS)
     if page:
         _write(_load_stored(), out)
         return
@@ -76,20 +76,15 @@ def measure(projects: list[str], tasks: list[str], unfinished: Path) -> Comparis
     pythons = {name: prepare(name, _report) for name in projects}
     versions = {name: read_version(name, python) for name, python in pythons.items()}
     digest = _compute_digest()
-    done = _load_unfinished(unfinished, digest)
-    for name, python in pythons.items():
-        for task in tasks:
-            if any((each.project, each.task) == (name, task) for each in done):
-                continue
+    done = {(each.project, each.task): each for each in _load_unfinished(unfinished, digest)}
+    wanted = [(name, task) for name in projects for task in tasks]
+    for name, task in wanted:
+        if (name, task) not in done:
             _report(f"{PROJECTS[name].title}: {TASKS[task].title}")
-            done.append(_measure_task(task, name, python))
-            Comparison(date=digest, versions=versions, results=tuple(done)).save(unfinished)
-    order = {
-        (name, task): number for number, (name, task) in enumerate((n, t) for n in PROJECTS for t in TASKS)
-    }
-    wanted = [each for each in done if each.project in projects and each.task in tasks]
-    results = sorted(wanted, key=lambda each: order[each.project, each.task])
-    return Comparison(date=datetime.now(UTC).date().isoformat(), versions=versions, results=tuple(results))
+            done[name, task] = _measure_task(task, name, pythons[name])
+            Comparison(date=digest, versions=versions, results=tuple(done.values())).save(unfinished)
+    today = datetime.now(UTC).date().isoformat()
+    return Comparison(date=today, versions=versions, results=tuple(done[each] for each in wanted))
 
 
 def _measure_task(task: str, name: str, python: Path) -> Result:
@@ -132,15 +127,6 @@ def _write(comparison: Comparison, out: Path | None) -> None:
     comparison.save(results)
     page.write_text(format_page(comparison))
     print(f"written: {results}, {page}", file=sys.stderr)
-
-
-def _choose(words: str | None, known: list[str], option: str) -> list[str]:
-    """The chosen names in their usual order; exit with code 2 if one is unknown."""
-    chosen = known if words is None else [each.strip() for each in words.split(",")]
-    for name in chosen:
-        if name not in known:
-            refuse(f"{option} {name}: unknown (use {', '.join(known)})")
-    return [name for name in known if name in chosen]
 
 
 def _report(line: str) -> None:

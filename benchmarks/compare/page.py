@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
+from jinja2 import Template
 from pydantic import BaseModel
 
 from benchmarks.compare.environments import PROJECTS, REQUIREMENTS
 from benchmarks.compare.runs import PROGRAMS, ROOT
-from benchmarks.compare.scripts import TASKS, Edit, Finish, HandOver, Shell
+from benchmarks.compare.scripts import TASKS
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "comparison.md"
@@ -52,16 +54,17 @@ def load_offers() -> dict[str, dict[str, tuple[str, str]]]:
 
 def format_page(comparison: Comparison) -> str:
     """Return the page as Markdown."""
-    text = _TEMPLATE.read_text()
-    parts = {
-        "date": comparison.date,
-        "versions": _format_versions(comparison),
-        "table": format_table(comparison),
-        "packages": _format_packages(),
-        **{f"code-{task}": _format_task(task) for task in TASKS},
-    }
-    for name, part in parts.items():
-        text = text.replace("{{" + name + "}}", part)
+    requirements = {path.stem: path.read_text().splitlines() for path in REQUIREMENTS.glob("*.txt")}
+    counts = {name: len(requirements[name]) for name in PROJECTS if name in requirements}
+    text: str = Template(_TEMPLATE.read_text(), keep_trailing_newline=True).render(
+        date=comparison.date,
+        versions=_join(comparison.versions),
+        table=format_table(comparison),
+        packages=_join(counts),
+        tasks=TASKS,
+        projects=PROJECTS,
+        read_program=_read_program,
+    )
     return text
 
 
@@ -82,7 +85,7 @@ def format_table(comparison: Comparison) -> str:
         lines.append(_format_row("Offered", links))
         for label in next(iter(cells.values())):
             lines.append(_format_row(label, [cells[name][label] if name in cells else "–" for name in names]))
-        lines.append(_format_row("Lines of the program", [str(_count_lines(task, name)) for name in names]))
+        lines.append(_format_row("Lines of the program", [str(_count_lines(name, task)) for name in names]))
     return "\n".join(lines)
 
 
@@ -90,52 +93,17 @@ def _format_row(label: str, cells: list[str]) -> str:
     return f"| {label} | {' | '.join(cells)} |"
 
 
-def _format_versions(comparison: Comparison) -> str:
-    return ", ".join(f"{PROJECTS[name].title} {version}" for name, version in comparison.versions.items())
+def _join(values: Mapping[str, object]) -> str:
+    """The projects' titles, each with its value."""
+    return ", ".join(f"{PROJECTS[name].title} {value}" for name, value in values.items())
 
 
-def _format_packages() -> str:
-    counts = {
-        name: len((REQUIREMENTS / f"{name}.txt").read_text().splitlines())
-        for name in PROJECTS
-        if name != "takeover"
-    }
-    return ", ".join(f"{PROJECTS[name].title} {count}" for name, count in counts.items())
+def _read_program(project: str, task: str) -> str:
+    return (PROGRAMS / project / f"{task}.py").read_text()
 
 
-def _format_task(task: str) -> str:
-    """Return the model's actions in a task, and the programs of all projects."""
-    lines = []
-    for model, actions in TASKS[task].scripts.items():
-        steps = [f"{number}. {_format_action(each)}" for number, each in enumerate(actions, 1)]
-        lines += [f"The actions of `{model}`:", "", "```text", *steps, "```", ""]
-    for name, project in PROJECTS.items():
-        program = PROGRAMS / name / f"{task}.py"
-        lines += [
-            f'<details markdown="1"><summary>{project.title}</summary>',
-            "",
-            "```python",
-            program.read_text().strip(),
-            "```",
-            "",
-            "</details>",
-            "",
-        ]
-    return "\n".join(lines).strip()
-
-
-def _format_action(action: Shell | Edit | HandOver | Finish) -> str:
-    if isinstance(action, Shell):
-        return action.command
-    if isinstance(action, Edit):
-        return f"edit {action.path}: {action.old} -> {action.new}"
-    if isinstance(action, HandOver):
-        return f"hand over: {action.reason}"
-    return f"finish: {action.message}"
-
-
-def _count_lines(task: str, name: str) -> int:
+def _count_lines(project: str, task: str) -> int:
     """Count a program's lines, without its docstring and empty lines."""
-    text = (PROGRAMS / name / f"{task}.py").read_text()
+    text = _read_program(project, task)
     docstring = ast.get_docstring(ast.parse(text), clean=False) or ""
     return sum(bool(line.strip()) for line in text.splitlines()) - len(docstring.splitlines())

@@ -159,15 +159,11 @@ def _kill_in_sleep(process: subprocess.Popen[bytes], program: Path) -> None:
 
 
 def _find_sleep(pid: int) -> psutil.Process | None:
-    try:
+    with contextlib.suppress(psutil.Error):
         for each in psutil.Process(pid).children(recursive=True):
-            try:
+            with contextlib.suppress(psutil.Error):
                 if each.cmdline()[-2:] == ["sleep", SLEEP]:
                     return each
-            except psutil.Error:
-                continue
-    except psutil.NoSuchProcess:
-        pass
     return None
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.testbed import commit_all
 
 SLEEP = "3.25"
 """Seconds that the interrupted command sleeps; also how its process is recognized."""
 REASON = "The discount is in percent. Divide by 100 in prices.py, not by 10. Do not change the test."
 LOG_MARK = "build-log-line-0200"
 """A text that only the long output of the first agent contains."""
-_ROOT = '"$(git rev-parse --show-toplevel)"'
+TOP_DIRECTORY = '"$(git rev-parse --show-toplevel)"'
 _WHERE = 'echo "directory=$(basename "$PWD") ticket=${ticket:-unset}"'
 _ENTER = "cd docs && ticket=42"
 _TEST = "python3 -m unittest -q"
@@ -23,6 +23,9 @@ class Shell(NamedTuple):
 
     command: str
 
+    def __str__(self) -> str:
+        return self.command
+
 
 class Edit(NamedTuple):
     """Replace a text in a file, with the agent's editor if it has one."""
@@ -31,17 +34,26 @@ class Edit(NamedTuple):
     old: str
     new: str
 
+    def __str__(self) -> str:
+        return f"edit {self.path}: {self.old} -> {self.new}"
+
 
 class HandOver(NamedTuple):
     """Let the other agent continue."""
 
     reason: str
 
+    def __str__(self) -> str:
+        return f"hand over: {self.reason}"
+
 
 class Finish(NamedTuple):
     """End the task with a message."""
 
     message: str
+
+    def __str__(self) -> str:
+        return f"finish: {self.message}"
 
 
 Action = Shell | Edit | HandOver | Finish
@@ -72,7 +84,7 @@ TASKS = {
                 _FIX,
                 Shell(_ENTER),
                 Shell(_WHERE),
-                Shell(f"cd {_ROOT} && {_TEST}"),
+                Shell(f"cd {TOP_DIRECTORY} && {_TEST}"),
                 _DONE,
             )
         },
@@ -85,7 +97,7 @@ TASKS = {
                 _FIX,
                 Shell(_ENTER),
                 Shell(
-                    f"(cd {_ROOT} && echo begun >> effects.txt && sleep {SLEEP} && echo ended >> effects.txt)"
+                    f"(cd {TOP_DIRECTORY} && echo begun >> effects.txt && sleep {SLEEP} && echo ended >> effects.txt)"
                 ),
                 Shell(_WHERE),
                 _DONE,
@@ -105,9 +117,9 @@ TASKS = {
                 _DONE,
             ),
             "fixer": (
-                Shell(f"cat {_ROOT}/log.txt; {_WHERE}"),
+                Shell(f"cat {TOP_DIRECTORY}/log.txt; {_WHERE}"),
                 _FIX,
-                Shell(f"cd {_ROOT} && {_TEST}"),
+                Shell(f"cd {TOP_DIRECTORY} && {_TEST}"),
                 _DONE,
             ),
         },
@@ -126,7 +138,7 @@ TASKS = {
             "coder": (
                 Shell("echo step-1 >> log.txt"),
                 Shell(_ENTER),
-                Shell(f"rm -r {_ROOT}/data && echo removed >> {_ROOT}/effects.txt"),
+                Shell(f"rm -r {TOP_DIRECTORY}/data && echo removed >> {TOP_DIRECTORY}/effects.txt"),
                 Shell(_WHERE),
                 _DONE,
             )
@@ -168,13 +180,4 @@ def make_repository(directory: Path) -> None:
     for name, text in _FILES.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
-    identity = ("-c", "user.name=compare", "-c", "user.email=compare@example.org")
-    environment = os.environ | {"GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z"}
-    for words in (
-        ("init", "-q", "-b", "main", "--template="),
-        ("add", "-A"),
-        (*identity, "commit", "-q", "-m", "base"),
-    ):
-        subprocess.run(
-            ["git", "-C", str(directory), *words], check=True, capture_output=True, env=environment
-        )
+    commit_all(directory)

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from benchmarks.compare.scripts import Action, Edit, Finish, HandOver, Shell
+from benchmarks.compare.scripts import TOP_DIRECTORY, Action, Edit, Finish, HandOver, Shell
 
 _SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo"
 """How an agent of mini-swe-agent ends, as its prompt says."""
+_REPLY_TOKENS = 10
 _CONFIRMATION = {
     "goal": "The test passes without changes to the test.",
     "next_step": "I read the files that the predecessor changed.",
@@ -52,46 +53,35 @@ class ToolCall(NamedTuple):
 
 def build_call(action: Action, tools: Mapping[str, Any]) -> ToolCall | str:
     """Express an action with the tools that a request offers; a text if it needs none."""
-    if isinstance(action, Finish):
-        if "finish" in tools:
-            return ToolCall("finish", {"message": action.message})
-        if set(tools) == {"bash"}:
-            return ToolCall("bash", {"command": f"{_SUBMIT} '{action.message}'"})
-        return action.message
-    if isinstance(action, HandOver):
-        return _build_handoff(action, tools)
-    if isinstance(action, Edit):
-        return _build_edit(action, tools)
-    for name, key in (("shell", "command"), ("exec_command", "cmd"), ("execute", "command")):
-        if name in tools:
-            return ToolCall(name, {key: action.command})
-    return ToolCall("bash", {"command": action.command})
-
-
-def _build_edit(action: Edit, tools: Mapping[str, Any]) -> ToolCall | str:
-    if "editor" in tools:
-        return ToolCall("editor", {"command": "str_replace", **action._asdict()})
-    if "edit_file" in tools:
-        names = {"file_path": f"/{action.path}", "old_string": action.old, "new_string": action.new}
-        return ToolCall("edit_file", names)
-    if "apply_patch" in tools:
-        line = "    return sum(prices) * (1 - "
-        change = f"@@\n-{line}{action.old}\n+{line}{action.new}\n"
-        return ToolCall(
-            "apply_patch", f"*** Begin Patch\n*** Update File: {action.path}\n{change}*** End Patch\n"
-        )
-    root = '"$(git rev-parse --show-toplevel)"'
-    return build_call(Shell(f"sed -i 's|{action.old}|{action.new}|' {root}/{action.path}"), tools)
-
-
-def _build_handoff(action: HandOver, tools: Mapping[str, Any]) -> ToolCall | str:
-    if "handoff" in tools:
-        return ToolCall("handoff", {"message": action.reason})
-    if "task" in tools:
-        return ToolCall("task", {"description": action.reason, "subagent_type": "fixer"})
-    if "transfer_to_fixer" in tools:
-        return ToolCall("transfer_to_fixer", {"reason": action.reason})
-    return build_call(Finish(action.reason), tools)
+    calls: dict[str, dict[str, str] | str]
+    """The arguments by the name of the tool."""
+    match action:
+        case Finish(message):
+            is_bash_alone = set(tools) == {"bash"}
+            calls = {"bash": {"command": f"{_SUBMIT} '{message}'"}} if is_bash_alone else {}
+            calls["finish"] = {"message": message}
+            otherwise: ToolCall | str = message
+        case HandOver(reason):
+            calls = {
+                "handoff": {"message": reason},
+                "task": {"description": reason, "subagent_type": "fixer"},
+                "transfer_to_fixer": {"reason": reason},
+            }
+            otherwise = build_call(Finish(reason), tools)
+        case Edit(path, old, new):
+            line = "    return sum(prices) * (1 - "
+            change = f"*** Update File: {path}\n@@\n-{line}{old}\n+{line}{new}\n"
+            calls = {
+                "editor": {"command": "str_replace", **action._asdict()},
+                "edit_file": {"file_path": f"/{path}", "old_string": old, "new_string": new},
+                "apply_patch": f"*** Begin Patch\n{change}*** End Patch\n",
+            }
+            otherwise = build_call(Shell(f"sed -i 's|{old}|{new}|' {TOP_DIRECTORY}/{path}"), tools)
+        case Shell(command):
+            calls = {name: {"command": command} for name in ("shell", "execute")}
+            calls["exec_command"] = {"cmd": command}
+            otherwise = ToolCall("bash", {"command": command})
+    return next((ToolCall(name, calls[name]) for name in calls if name in tools), otherwise)
 
 
 class ScriptedServer:
@@ -147,8 +137,8 @@ class ScriptedServer:
         else:
             reply = build_call(script[index], tools)
         call_id = f"{model}-{index}-{number}"
-        answer = _build_response if "input" in request else _build_completion
-        return answer(model, call_id, reply, len(text) // 4)
+        build_answer = _build_response if "input" in request else _build_completion
+        return {"id": f"answer_{call_id}", "model": model, **build_answer(call_id, reply, len(text) // 4)}
 
 
 def _list_results(items: list[dict[str, Any]]) -> list[Result]:
@@ -173,50 +163,48 @@ def _list_texts(value: Any) -> list[str]:
     return [text for each in value or () for text in _list_texts(each)] if isinstance(value, list) else []
 
 
-def _build_completion(model: str, call_id: str, reply: ToolCall | str, prompt_tokens: int) -> dict[str, Any]:
+def _build_completion(call_id: str, reply: ToolCall | str, prompt_tokens: int) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply if isinstance(reply, str) else None}
     if isinstance(reply, ToolCall):
         function = {"name": reply.name, "arguments": json.dumps(reply.arguments)}
         message["tool_calls"] = [{"id": call_id, "type": "function", "function": function}]
     reason = "stop" if isinstance(reply, str) else "tool_calls"
-    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 10, "total_tokens": prompt_tokens + 10}
     return {
-        "id": call_id,
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": model,
         "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-        "usage": usage,
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": _REPLY_TOKENS,
+            "total_tokens": prompt_tokens + _REPLY_TOKENS,
+        },
     }
 
 
-def _build_response(model: str, call_id: str, reply: ToolCall | str, prompt_tokens: int) -> dict[str, Any]:
-    item: dict[str, Any]
+def _build_response(call_id: str, reply: ToolCall | str, prompt_tokens: int) -> dict[str, Any]:
+    item: dict[str, Any] = {"id": f"item_{call_id}", "status": "completed"}
     if isinstance(reply, str):
         part = {"type": "output_text", "text": reply, "annotations": []}
-        item = {"type": "message", "role": "assistant", "content": [part]}
+        item |= {"type": "message", "role": "assistant", "content": [part]}
     elif isinstance(reply.arguments, str):
-        item = {"type": "custom_tool_call", "call_id": call_id, "name": reply.name, "input": reply.arguments}
+        item |= {"type": "custom_tool_call", "input": reply.arguments}
     else:
-        arguments = json.dumps(reply.arguments)
-        item = {"type": "function_call", "call_id": call_id, "name": reply.name, "arguments": arguments}
-    item |= {"id": f"item_{call_id}", "status": "completed"}
-    usage = {
-        "input_tokens": prompt_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": 10,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": prompt_tokens + 10,
-    }
+        item |= {"type": "function_call", "arguments": json.dumps(reply.arguments)}
+    if isinstance(reply, ToolCall):
+        item |= {"call_id": call_id, "name": reply.name}
     return {
-        "id": f"resp_{call_id}",
         "object": "response",
         "created_at": int(time.time()),
         "status": "completed",
-        "model": model,
         "output": [item],
         "parallel_tool_calls": False,
         "tool_choice": "auto",
         "tools": [],
-        "usage": usage,
+        "usage": {
+            "input_tokens": prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": _REPLY_TOKENS,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt_tokens + _REPLY_TOKENS,
+        },
     }

@@ -121,7 +121,7 @@ def test_a_failing_benchmark_does_not_end_the_others(tmp_path: Path) -> None:
 def test_an_unknown_benchmark_is_one_line() -> None:
     done = run_benchmarks("--only", "sandbx")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: --only: unknown benchmark sandbx (choose from: sandboxes, runtime")
+    assert done.stderr.startswith("error: --only sandbx: unknown (choose from: sandboxes, runtime")
     assert done.stderr.count("\n") == 1
 
 

@@ -230,7 +230,7 @@ def test_an_unknown_project_or_task_is_a_usage_error() -> None:
     done = _run_compare("--only", "takeover,autogpt")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: --only autogpt: unknown (use takeover, ")
+    assert line.startswith("error: --only autogpt: unknown (choose from: takeover, ")
 
 
 @pytest.mark.sampled(3)

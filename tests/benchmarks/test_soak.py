@@ -69,4 +69,4 @@ def test_only_the_file_of_a_python_killed_at_its_start_is_not_counted(tmp_path: 
 def test_bad_usage_is_one_line() -> None:
     done = soak("--sandbox", "moon")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --sandbox 'moon': choose any of host, docker, process\n"
+    assert done.stderr == "error: --sandbox moon: unknown (choose from: host, docker, process)\n"

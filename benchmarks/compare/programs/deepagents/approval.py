@@ -1,8 +1,6 @@
 """deepagents: a risky command waits for a person; the question is saved with the conversation."""
 
 import sqlite3
-import sys
-from pathlib import Path
 
 from deepagents import create_deep_agent
 from deepagents.backends import LocalShellBackend
@@ -10,7 +8,8 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
+from benchmarks.compare.arguments import phase, work
+
 agent = create_deep_agent(
     model=ChatOpenAI(model="coder"),
     backend=LocalShellBackend(root_dir=work / "repository", inherit_env=True),

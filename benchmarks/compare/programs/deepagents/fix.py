@@ -1,13 +1,11 @@
 """deepagents: a coding agent with a shell and file tools, which work in the repository itself."""
 
-import sys
-from pathlib import Path
-
 from deepagents import create_deep_agent
 from deepagents.backends import LocalShellBackend
 from langchain_openai import ChatOpenAI
 
-work = Path(sys.argv[1])
+from benchmarks.compare.arguments import work
+
 agent = create_deep_agent(
     model=ChatOpenAI(model="coder"),
     backend=LocalShellBackend(root_dir=work / "repository", inherit_env=True),

@@ -1,15 +1,14 @@
 """deepagents: a fork from an earlier checkpoint, with another model; the files stay as they are."""
 
 import sqlite3
-import sys
-from pathlib import Path
 
 from deepagents import create_deep_agent
 from deepagents.backends import LocalShellBackend
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
+from benchmarks.compare.arguments import phase, work
+
 config = {"configurable": {"thread_id": "fix-1"}}
 
 

@@ -1,13 +1,11 @@
 """deepagents: one agent delegates to a subagent, which gets a description and works in the same directory."""
 
-import sys
-from pathlib import Path
-
 from deepagents import create_deep_agent
 from deepagents.backends import LocalShellBackend
 from langchain_openai import ChatOpenAI
 
-work = Path(sys.argv[1])
+from benchmarks.compare.arguments import work
+
 fixer = {
     "name": "fixer",
     "description": "Fixes a fault that you have found.",

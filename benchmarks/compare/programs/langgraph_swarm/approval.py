@@ -1,8 +1,6 @@
 """langgraph-swarm: LangChain's middleware asks a person; the question is saved with the conversation."""
 
 import sqlite3
-import sys
-from pathlib import Path
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, ShellToolMiddleware
@@ -11,7 +9,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 from langgraph_swarm import create_swarm
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
+from benchmarks.compare.arguments import phase, work
+
 ask = HumanInTheLoopMiddleware(
     {
         "shell": {

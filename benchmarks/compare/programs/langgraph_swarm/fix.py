@@ -1,15 +1,12 @@
 """langgraph-swarm: a coding agent with LangChain's shell and an editor of our own, in the repository itself."""
 
-import sys
-from pathlib import Path
-
 from langchain.agents import create_agent
 from langchain.agents.middleware import ShellToolMiddleware
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph_swarm import create_swarm
 
-work = Path(sys.argv[1])
+from benchmarks.compare.arguments import work
 
 
 @tool

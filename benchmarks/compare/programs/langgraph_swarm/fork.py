@@ -1,8 +1,6 @@
 """langgraph-swarm: a fork from an earlier checkpoint of the agent, with another model; the files stay as they are."""
 
 import sqlite3
-import sys
-from pathlib import Path
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import ShellToolMiddleware
@@ -10,7 +8,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph_swarm import create_swarm
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
+from benchmarks.compare.arguments import phase, work
 
 
 def build(model: str):

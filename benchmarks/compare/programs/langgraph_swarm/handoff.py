@@ -1,8 +1,5 @@
 """langgraph-swarm: a handoff tool of our own, as its documentation shows, passes the reason instead of all messages."""
 
-import sys
-from pathlib import Path
-
 from langchain.agents import create_agent
 from langchain.agents.middleware import ShellToolMiddleware
 from langchain_core.tools import tool
@@ -10,7 +7,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.types import Command
 from langgraph_swarm import create_swarm
 
-work = Path(sys.argv[1])
+from benchmarks.compare.arguments import work
 
 
 @tool

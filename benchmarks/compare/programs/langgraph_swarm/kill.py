@@ -1,8 +1,6 @@
 """langgraph-swarm: a coding agent whose conversation is saved after each step, and resumed."""
 
 import sqlite3
-import sys
-from pathlib import Path
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import ShellToolMiddleware
@@ -11,7 +9,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph_swarm import create_swarm
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
+from benchmarks.compare.arguments import phase, work
 
 
 @tool

@@ -1,8 +1,6 @@
 """mini-swe-agent: the interactive agent asks at its terminal; a subclass continues after a restart and asks again."""
 
 import json
-import sys
-from pathlib import Path
 
 from minisweagent.agents.interactive import InteractiveAgent
 from minisweagent.config import get_config_from_spec
@@ -10,7 +8,8 @@ from minisweagent.environments.local import LocalEnvironment
 from minisweagent.exceptions import InterruptAgentFlow
 from minisweagent.models.litellm_model import LitellmModel
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
+from benchmarks.compare.arguments import phase, work
+
 settings = get_config_from_spec("mini.yaml")["agent"]
 trajectory = work / "run.traj.json"
 

@@ -1,14 +1,12 @@
 """mini-swe-agent: an agent with a shell, whose commands run in the repository itself, each in a new shell."""
 
-import sys
-from pathlib import Path
-
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.config import get_config_from_spec
 from minisweagent.environments.local import LocalEnvironment
 from minisweagent.models.litellm_model import LitellmModel
 
-work = Path(sys.argv[1])
+from benchmarks.compare.arguments import work
+
 settings = get_config_from_spec("mini.yaml")["agent"]
 agent = DefaultAgent(
     LitellmModel(model_name="openai/coder", cost_tracking="ignore_errors"),

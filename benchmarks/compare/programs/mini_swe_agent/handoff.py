@@ -1,14 +1,12 @@
 """mini-swe-agent: two runs in one directory; the second gets what the first submitted as part of its task."""
 
-import sys
-from pathlib import Path
-
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.config import get_config_from_spec
 from minisweagent.environments.local import LocalEnvironment
 from minisweagent.models.litellm_model import LitellmModel
 
-work = Path(sys.argv[1])
+from benchmarks.compare.arguments import work
+
 settings = get_config_from_spec("mini.yaml")["agent"]
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import sys
-from pathlib import Path
 
 from agents import Runner, RunState
 from agents.run import RunConfig
@@ -11,7 +9,8 @@ from agents.sandbox import Manifest, SandboxAgent, SandboxRunConfig
 from agents.sandbox.capabilities import Filesystem, Shell
 from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
+from benchmarks.compare.arguments import phase, work
+
 saved = work / "state.json"
 
 

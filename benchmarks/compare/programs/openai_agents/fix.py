@@ -1,15 +1,13 @@
 """OpenAI Agents SDK: a sandbox agent with a shell and patches, whose workspace is the repository itself."""
 
 import asyncio
-import sys
-from pathlib import Path
 
 from agents import Runner
 from agents.run import RunConfig
 from agents.sandbox import Manifest, SandboxAgent, SandboxRunConfig
 from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
 
-work = Path(sys.argv[1])
+from benchmarks.compare.arguments import work
 
 
 async def main() -> None:

@@ -1,15 +1,13 @@
 """OpenAI Agents SDK: the items of the last steps are removed from the session; the files stay as they are."""
 
 import asyncio
-import sys
-from pathlib import Path
 
 from agents import Runner, SQLiteSession
 from agents.run import RunConfig
 from agents.sandbox import Manifest, SandboxAgent, SandboxRunConfig
 from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
+from benchmarks.compare.arguments import phase, work
 
 
 async def main() -> None:

@@ -1,8 +1,6 @@
 """OpenAI Agents SDK: a handoff whose input filter replaces the conversation by the task and the reason."""
 
 import asyncio
-import sys
-from pathlib import Path
 
 from agents import HandoffInputData, RunContextWrapper, Runner, handoff
 from agents.run import RunConfig
@@ -10,7 +8,7 @@ from agents.sandbox import Manifest, SandboxAgent, SandboxRunConfig
 from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
 from pydantic import BaseModel
 
-work = Path(sys.argv[1])
+from benchmarks.compare.arguments import work
 
 
 class Handover(BaseModel):

@@ -2,15 +2,14 @@
 
 import asyncio
 import json
-import sys
-from pathlib import Path
 
 from agents import Runner, SQLiteSession
 from agents.run import RunConfig
 from agents.sandbox import Manifest, SandboxAgent, SandboxRunConfig
 from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
+from benchmarks.compare.arguments import phase, work
+
 saved = work / "sandbox.json"
 
 

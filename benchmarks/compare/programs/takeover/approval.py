@@ -1,18 +1,15 @@
 """Takeover: LangChain's middleware asks a person; the sandbox and the question are saved together."""
 
-import sys
-from pathlib import Path
-
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_openai import ChatOpenAI
 from langgraph.types import Command
 
+from benchmarks.compare.arguments import phase, work
 from langgraph_takeover import SandboxSpec, open_home
 from langgraph_takeover.integrations import open_sandbox
 from langgraph_takeover.middleware import SandboxMiddleware
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
 repository = SandboxSpec(backend="host", directory=work / "repository")
 ask = HumanInTheLoopMiddleware(
     {

@@ -1,13 +1,10 @@
 """Takeover: a coding agent with a shell and an editor, in a sandbox that works on a copy of the repository."""
 
-import sys
-from pathlib import Path
-
 from langchain_openai import ChatOpenAI
 
+from benchmarks.compare.arguments import work
 from langgraph_takeover import SandboxSpec, open_home, run
 
-work = Path(sys.argv[1])
 with open_home(work / "home") as home:
     outcome = run(
         home,

@@ -1,13 +1,10 @@
 """Takeover: a fork three steps back, with another model; files and shell are those of that step."""
 
-import sys
-from pathlib import Path
-
 from langchain_openai import ChatOpenAI
 
+from benchmarks.compare.arguments import phase, work
 from langgraph_takeover import SandboxSpec, open_home, resume, run
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
 agent = {
     "sandbox": SandboxSpec(backend="host", directory=work / "repository"),
     "protocol": "native",

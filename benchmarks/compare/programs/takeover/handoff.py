@@ -1,13 +1,10 @@
 """Takeover: one agent hands over with its reasons; the other confirms, and continues in the sandbox as it was left."""
 
-import sys
-from pathlib import Path
-
 from langchain_openai import ChatOpenAI
 
+from benchmarks.compare.arguments import work
 from langgraph_takeover import SandboxSpec, deliver, hand_over, open_home, run
 
-work = Path(sys.argv[1])
 agent = {"sandbox": SandboxSpec(backend="host", directory=work / "repository"), "protocol": "native"}
 with open_home(work / "home") as home:
     found = run(

@@ -1,13 +1,10 @@
 """Takeover: a coding agent whose conversation and sandbox are saved after each step, and resumed together."""
 
-import sys
-from pathlib import Path
-
 from langchain_openai import ChatOpenAI
 
+from benchmarks.compare.arguments import phase, work
 from langgraph_takeover import SandboxSpec, open_home, resume, run
 
-work, phase = Path(sys.argv[1]), sys.argv[2]
 agent = {
     "model": ChatOpenAI(model="coder"),
     "sandbox": SandboxSpec(backend="host", directory=work / "repository"),
