@@ -69,7 +69,7 @@ def main(rounds: Rounds = 5) -> None:
         for name, program in programs.items():
             timed = _TIMED_PROGRAM.format(program=program)
             times = [float(run_python("-c", timed, cwd=ROOT)) for _ in range(rounds + 1)]
-            print(f"| `{name}` | {statistics.median(times[1:]):,.0f} |", flush=True)
+            print(f"| {name} | {statistics.median(times[1:]):,.0f} |", flush=True)
         print()
 
 
