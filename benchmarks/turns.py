@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import truediv
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -96,10 +97,10 @@ class Samples:
             None if median is None else median * factor
             for median in (self.median(comparison.value), self.median(comparison.reference))
         )
+        values, references = self.values[comparison.value], self.values[comparison.reference]
         paired = None
-        if comparison.paired and not reason:
-            pairs = zip(self.values[comparison.value], self.values[comparison.reference], strict=True)
-            paired = statistics.median(own / other for own, other in pairs)
+        if comparison.paired and len(values) == len(references):
+            paired = statistics.median(map(truediv, values, references))
         fields = comparison._asdict() | {"value": value, "reference": reference, "paired": paired}
         return Figure(**fields, missing=reason)
 
