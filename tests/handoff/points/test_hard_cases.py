@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from langgraph_takeover.handoff.points.annotations import AnnotatedStep, annotate_steps, explain_point
-from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.trace.events import Trace
+
+from ..readers.session_rows import atif_call, atif_document, atif_results, atif_step, mini_run, read_one
 
 EDIT = ("sed -i 's/x/y/' pkg/core.py", 0, "")
 
 
+Run = Callable[..., tuple[AnnotatedStep, ...]]
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> type:
-    class Run:
+def run(tmp_path: Path) -> Run:
+    def annotate(*commands: tuple[str, int | None, str]) -> tuple[AnnotatedStep, ...]:
         """Annotated steps of commands with exit code and output; exit code None is a timeout."""
+        path = tmp_path / "t.traj.json"
+        path.write_text(json.dumps(mini_run(*commands, task="Fix pkg/base.py.")))
+        return annotate_steps(read_one(path))
 
-        def __new__(cls, *commands: tuple[str, int | None, str]) -> tuple[AnnotatedStep, ...]:  # type: ignore[misc]
-            messages = [{"role": "user", "content": "Fix pkg/base.py."}]
-            for command, code, output in commands:
-                shown = f"<returncode>{code}</returncode>\n<output>\n{output}\n</output>"
-                if code is None:
-                    shown = f"The last command <command>{command}</command> timed out and has been killed."
-                messages.append({"role": "assistant", "content": f"```bash\n{command}\n```"})
-                messages.append({"role": "user", "content": shown})
-            path = tmp_path / "t.traj.json"
-            path.write_text(json.dumps({"trajectory_format": "mini-swe-agent-1", "messages": messages}))
-            (trace,) = read_traces(path)
-            assert isinstance(trace, Trace)
-            return annotate_steps(trace)
-
-    return Run
+    return annotate
 
 
 def points(steps: tuple[AnnotatedStep, ...]) -> dict[str, int | None]:
@@ -48,7 +41,7 @@ def edits(steps: tuple[AnnotatedStep, ...]) -> list[int | None]:
     return [step.action_index for step in steps if step.edited_files]
 
 
-def test_sed_with_an_outdated_line_number_is_no_edit(run: type) -> None:
+def test_sed_with_an_outdated_line_number_is_no_edit(run: Run) -> None:
     """django-14725: three earlier lines became two, so line 1085 has moved; sed still returned 0."""
     shown = "  1084\tdef inlineformset_factory(\n  1085\t    edit_only=False,\n  1086\t):"
     steps = run(
@@ -60,7 +53,7 @@ def test_sed_with_an_outdated_line_number_is_no_edit(run: type) -> None:
     assert edits(steps) == [1, 3]
 
 
-def test_sed_that_restores_known_lines_is_no_edit(run: type) -> None:
+def test_sed_that_restores_known_lines_is_no_edit(run: Run) -> None:
     """requests-1921: writing known lines again is no edit, nor is repeating the first edit."""
     was = ["    for (k, v) in request_setting.items():", "        if v is None:", "            del merged[k]"]
     shown = "\n".join(f"    {number}\t{line}" for number, line in enumerate(was, 58))
@@ -78,7 +71,7 @@ def test_sed_that_restores_known_lines_is_no_edit(run: type) -> None:
     assert points(steps) == {"first_source_edit": 1, "first_validation": 2}
 
 
-def test_a_debugging_print_is_an_edit_and_its_removal_is_not(run: type) -> None:
+def test_a_debugging_print_is_an_edit_and_its_removal_is_not(run: Run) -> None:
     """xarray-3095: lines inserted before line 1950 and later deleted by number."""
     steps = run(
         ("cat > repro.py <<'EOF'\nx\nEOF", 0, ""),
@@ -90,7 +83,7 @@ def test_a_debugging_print_is_an_edit_and_its_removal_is_not(run: type) -> None:
     assert points(steps) == {"first_source_edit": 1, "first_validation": 2, "first_post_failure_edit": 4}
 
 
-def test_a_helper_script_edits_only_when_it_runs_and_matches(run: type) -> None:
+def test_a_helper_script_edits_only_when_it_runs_and_matches(run: Run) -> None:
     """sympy-24562 and many others: a script written and run in one action."""
     guarded = (
         'if "a" in s:\n    open("pkg/core.py", "w").write(s + "b")\n    print("Patched file")\n'
@@ -108,7 +101,7 @@ def test_a_helper_script_edits_only_when_it_runs_and_matches(run: type) -> None:
     assert points(steps)["first_source_edit"] == 1
 
 
-def test_a_helper_script_that_reads_standard_input_edits(run: type) -> None:
+def test_a_helper_script_that_reads_standard_input_edits(run: Run) -> None:
     """django-14311: the script crashes without input and edits with input; neither is a passing reproduction."""
     helper = (
         "import sys\nlines = sys.stdin.readlines()\nlines[225:228] = ['new']\n"
@@ -176,7 +169,7 @@ ROWS = (
         (f"python3 - <<'EOF'\n{ROWS}EOF", ""),
     ],
 )
-def test_every_edit_command_edits_its_file(run: type, command: str, output: str) -> None:
+def test_every_edit_command_edits_its_file(run: Run, command: str, output: str) -> None:
     steps = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
     assert points(steps) == {"first_source_edit": 1}
     assert steps[1].edited_files == ("pkg/core.py",)
@@ -195,11 +188,11 @@ def test_every_edit_command_edits_its_file(run: type, command: str, output: str)
         (f"apply_patch <<'EOF'\n{BLOCK.replace('a = 1', 'c = 1')}EOF\ntrue", "Failed to find expected lines"),
     ],
 )
-def test_an_edit_command_without_a_match_is_no_edit(run: type, command: str, output: str) -> None:
+def test_an_edit_command_without_a_match_is_no_edit(run: Run, command: str, output: str) -> None:
     assert edits(run(("cat pkg/core.py", 0, CORE), (command, 0, output))) == []
 
 
-def test_a_helper_script_written_by_python_edits(run: type) -> None:
+def test_a_helper_script_written_by_python_edits(run: Run) -> None:
     writer = f"from pathlib import Path\nPath('fix.py').write_text({INLINE!r})\n"
     steps = run(
         ("cat pkg/core.py", 0, CORE), (f"python3 - <<'EOF'\n{writer}EOF", 0, ""), ("python3 fix.py", 0, "")
@@ -220,7 +213,7 @@ def test_a_helper_script_written_by_python_edits(run: type) -> None:
         f"python3 - <<'EOF'\n{FUNCTION}EOF",
     ],
 )
-def test_the_content_after_an_edit_command_is_known(run: type, command: str) -> None:
+def test_the_content_after_an_edit_command_is_known(run: Run, command: str) -> None:
     """Undoing the edit brings back the base content, so it is no edit."""
     undo = ("sed -i 's/a = 3/a = 1/' pkg/core.py", 0, "")
     assert edits(run(("cat pkg/core.py", 0, CORE), (command, 0, ""), undo)) == [1]
@@ -231,7 +224,7 @@ def test_the_content_after_an_edit_command_is_known(run: type, command: str) -> 
     [
         ("s=$(cat pkg/core.py); echo $s > /tmp/out.txt", ""),
         (
-            "python3 -c \"s = open('pkg/core.py').read(); open(os.path.join('/tmp', 'out.txt'), 'w').write(s)\"",
+            "python3 -c \"s = open('pkg/core.py').read(); open(os.path.join('/tmp', 'o.txt'), 'w').write(s)\"",
             "",
         ),
         ("find . -name test_core.py -exec sed -i 's/a = 1/a = 3/' {} +", ""),
@@ -241,7 +234,7 @@ def test_the_content_after_an_edit_command_is_known(run: type, command: str) -> 
         ),
     ],
 )
-def test_a_file_that_is_only_read_is_not_edited(run: type, command: str, output: str) -> None:
+def test_a_file_that_is_only_read_is_not_edited(run: Run, command: str, output: str) -> None:
     steps = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
     assert "pkg/core.py" not in steps[1].edited_files
 
@@ -265,7 +258,7 @@ def test_a_file_that_is_only_read_is_not_edited(run: type, command: str, output:
         ("printf 'x = 1\\n' > pkg/new.py", "git clean -fd"),
     ],
 )
-def test_restoring_is_no_edit_and_leaves_no_change(run: type, forward: str, back: str) -> None:
+def test_restoring_is_no_edit_and_leaves_no_change(run: Run, forward: str, back: str) -> None:
     steps = run(("cat pkg/core.py", 0, CORE), (forward, 0, ""), (back, 0, ""))
     assert edits(steps) == [1]
     assert steps[2].label == "change"
@@ -284,23 +277,18 @@ def test_editor_and_apply_patch_calls_edit(tmp_path: Path) -> None:
         ("Write", {"file_path": "/testbed/pkg/core.py", "content": "b = 2\n"}, "File written successfully"),
         ("str_replace_editor", {"command": "create", "path": "pkg/new.py", "file_text": "y"}, "created"),
     ]
-    steps_of_run = [
-        {
-            "step_id": number,
-            "source": "agent",
-            "tool_calls": [{"tool_call_id": str(number), "function_name": name, "arguments": arguments}],
-            "observation": {"results": [{"source_call_id": str(number), "content": output}]},
-        }
-        for number, (name, arguments, output) in enumerate(calls)
-    ]
+    document = atif_document(
+        *(
+            {"step_id": number, **atif_step([atif_call(name, **arguments)], atif_results(("c", output)))}
+            for number, (name, arguments, output) in enumerate(calls)
+        )
+    )
     file = tmp_path / "run.atif.json"
-    file.write_text(json.dumps({"schema_version": "ATIF-v1.4", "steps": steps_of_run}))
-    (trace,) = read_traces(file)
-    assert isinstance(trace, Trace)
-    assert edits(annotate_steps(trace)) == [1, 3, 5, 6]
+    file.write_text(json.dumps(document))
+    assert edits(annotate_steps(read_one(file))) == [1, 3, 5, 6]
 
 
-def test_a_file_replaced_by_a_new_copy_is_edited(run: type) -> None:
+def test_a_file_replaced_by_a_new_copy_is_edited(run: Run) -> None:
     steps = run(
         ("cat > f.py <<'EOF'\nimport sys\nprint(sys.stdin.read().upper())\nEOF", 0, ""),
         ("python3 f.py < pkg/core.py > pkg/core.py.tmp && mv pkg/core.py.tmp pkg/core.py", 0, ""),
@@ -335,7 +323,7 @@ def test_a_file_replaced_by_a_new_copy_is_edited(run: type) -> None:
         ("caught\nTraceback (most recent call last):\nTypeError: x", "failed"),
     ],
 )
-def test_a_reproduction_that_exits_with_zero(run: type, output: str, outcome: str) -> None:
+def test_a_reproduction_that_exits_with_zero(run: Run, output: str, outcome: str) -> None:
     steps = run(EDIT, ("cat > /tmp/repro.py <<'EOF'\nx\nEOF\npython /tmp/repro.py", 0, output))
     assert outcomes(steps)[1] == ("reproduction", outcome)
     assert edits(steps) == [0]
@@ -385,7 +373,7 @@ def test_a_reproduction_that_exits_with_zero(run: type, output: str, outcome: st
     ],
 )  # fmt: skip
 def test_outcomes_of_runner_outputs(
-    run: type, command: str, code: int | None, output: str, outcome: str
+    run: Run, command: str, code: int | None, output: str, outcome: str
 ) -> None:
     steps = run(EDIT, (command, code, output))
     kind = "lint" if "py_compile" in command else "test"
@@ -393,13 +381,13 @@ def test_outcomes_of_runner_outputs(
     assert ("first_validation" in points(steps)) == (outcome in ("passed", "failed"))
 
 
-def test_a_test_file_that_runs_no_tests_is_no_validation(run: type) -> None:
+def test_a_test_file_that_runs_no_tests_is_no_validation(run: Run) -> None:
     """sympy-23824: a test file run as a program only defines its tests and prints nothing."""
     steps = run(EDIT, ("python sympy/physics/hep/tests/test_gamma_matrices.py", 0, ""))
     assert outcomes(steps) == [None, None]
 
 
-def test_a_stash_around_a_test_run_is_no_edit(run: type) -> None:
+def test_a_stash_around_a_test_run_is_no_edit(run: Run) -> None:
     steps = run(
         EDIT,
         ("git stash && bin/test sympy/core; git stash pop", 0, "tests finished: 3 passed, in 0.1 seconds"),
@@ -408,7 +396,7 @@ def test_a_stash_around_a_test_run_is_no_edit(run: type) -> None:
     assert outcomes(steps)[1] == ("test", "passed")
 
 
-def test_files_in_a_new_directory_are_scratch(run: type) -> None:
+def test_files_in_a_new_directory_are_scratch(run: Run) -> None:
     """A name in an earlier error message is no directory of the base commit."""
     steps = run(
         ("cat > reproduce.py <<'EOF'\nx\nEOF\npython reproduce.py", 1, "ModuleNotFoundError: No module named 'reproduce_app'"),
@@ -419,20 +407,14 @@ def test_files_in_a_new_directory_are_scratch(run: type) -> None:
     assert outcomes(steps)[1:] == [None, ("reproduction", "passed")]
 
 
-def test_commands_after_a_failed_and_never_ran(run: type) -> None:
-    steps = run(
-        EDIT,
-        (
-            "cd nowhere && sed -i 's/y/z/' pkg/core.py && pytest",
-            1,
-            "bash: line 1: cd: nowhere: No such file or directory",
-        ),
-    )
+def test_commands_after_a_failed_and_never_ran(run: Run) -> None:
+    line = "cd nowhere && sed -i 's/y/z/' pkg/core.py && pytest"
+    steps = run(EDIT, (line, 1, "bash: line 1: cd: nowhere: No such file or directory"))
     assert edits(steps) == [0]
     assert outcomes(steps)[1] in (None, ("test", "environment_error"))
 
 
-def test_a_reproduction_around_an_edit_in_one_line_is_still_a_reproduction(run: type) -> None:
+def test_a_reproduction_around_an_edit_in_one_line_is_still_a_reproduction(run: Run) -> None:
     line = "python /tmp/repro.py; sed -i 's/a/b/' pkg/core.py; python /tmp/repro.py"
     steps = run(
         ("cat > /tmp/repro.py <<'EOF'\nx\nEOF", 0, ""),
@@ -443,20 +425,20 @@ def test_a_reproduction_around_an_edit_in_one_line_is_still_a_reproduction(run: 
     assert points(steps) == {"first_source_edit": 1, "first_validation": 1}
 
 
-def test_a_helper_script_removed_after_its_run_edits(run: type) -> None:
+def test_a_helper_script_removed_after_its_run_edits(run: Run) -> None:
     helper = "s = open('pkg/core.py').read()\nopen('pkg/core.py', 'w').write(s + 'x')\n"
     steps = run((f"cat > fix.py <<'EOF'\n{helper}EOF\npython fix.py && rm fix.py", 0, "done"))
     assert edits(steps) == [0]
     assert outcomes(steps) == [None]
 
 
-def test_line_numbers_of_a_long_lived_shell_are_ignored(run: type) -> None:
+def test_line_numbers_of_a_long_lived_shell_are_ignored(run: Run) -> None:
     output = "start\nbash: eval: line 10: syntax error near unexpected token `)'\nbash: eval: line 10: `python -m pytest -q )'"
     steps = run(EDIT, ("echo start\npython -m pytest -q )", 2, output))
     assert outcomes(steps) == [None, None]
 
 
-def test_a_syntax_error_before_a_command_prevents_it(run: type) -> None:
+def test_a_syntax_error_before_a_command_prevents_it(run: Run) -> None:
     """django-13925: a parenthesis in the thought is a syntax error, so nothing ran."""
     output = "bash: -c: line 1: syntax error near unexpected token `('"
     steps = run(EDIT, ("THOUGHT: now (finally) the tests\npython3 tests/runtests.py forms", 2, output))
@@ -479,7 +461,7 @@ def test_a_syntax_error_before_a_command_prevents_it(run: type) -> None:
     ],
     ids=range(10),
 )
-def test_expensive_commands_are_processed_quickly(run: type, command: str) -> None:
+def test_expensive_commands_are_processed_quickly(run: Run, command: str) -> None:
     """Each command makes a careless pattern or loop run for a very long time."""
     assert len(run(("cat a/b.py", 0, "a" * 300), (command, 0, "a::" * 300_000))) == 2
 
@@ -562,7 +544,7 @@ FRAMES = 'Traceback (most recent call last):\n  File "{0}", line {1}, in <module
         ("cat > scripts/release.py <<'EOF'\nprint('release')\nEOF", "", True),
     ],
 )  # fmt: skip
-def test_what_a_recorded_command_edited(run: type, command: str, output: str, is_edit: bool) -> None:
+def test_what_a_recorded_command_edited(run: Run, command: str, output: str, is_edit: bool) -> None:
     """Exit code 0 says nothing about the parts before the last; the messages of shells and programs do."""
     seen = "./pkg:\ncore.py sub\nscripts:\nscripts/run.py\npkg/core.py"
     steps = run(
@@ -571,7 +553,7 @@ def test_what_a_recorded_command_edited(run: type, command: str, output: str, is
     assert (edits(steps) == [2]) is is_edit
 
 
-def test_a_path_that_an_error_calls_missing_does_not_exist(run: type) -> None:
+def test_a_path_that_an_error_calls_missing_does_not_exist(run: Run) -> None:
     """So a script of that name in the root is a scratch file; a search hit shows that the file exists."""
     write = ("cat > repro.py <<'EOF'\nprint(1)\nEOF", 0, "")
     missing = run(("cat repro.py; true", 0, f"cat: repro.py: {MISSING}"), write, ("python repro.py", 0, "1"))
@@ -585,12 +567,12 @@ def test_a_path_that_an_error_calls_missing_does_not_exist(run: type) -> None:
 @pytest.mark.parametrize(
     "result", [(0, "nothing to do"), (1, "Traceback (most recent call last):\nValueError: x")]
 )
-def test_a_patch_script_is_never_a_reproduction(run: type, place: str, result: tuple[int, str]) -> None:
+def test_a_patch_script_is_never_a_reproduction(run: Run, place: str, result: tuple[int, str]) -> None:
     steps = run(EDIT, (f"cat > {place} <<'EOF'\n{INLINE}EOF", 0, ""), (f"python3 {place}", *result))
     assert outcomes(steps) == [None, None, None]
 
 
-def test_a_patch_script_in_another_language_is_never_a_reproduction(run: type) -> None:
+def test_a_patch_script_in_another_language_is_never_a_reproduction(run: Run) -> None:
     text = "const fs = require('fs');\nconst f = 'pkg/core.js';\nfs.writeFileSync({}, fs.readFileSync(f) + 'x');\n"
     for target, expected in (("f", None), ("'/tmp/out.js'", ("reproduction", "passed"))):
         write = f"cat > /tmp/fix.js <<'EOF'\n{text.format(target)}EOF"
@@ -598,14 +580,14 @@ def test_a_patch_script_in_another_language_is_never_a_reproduction(run: type) -
         assert outcomes(steps)[-1] == expected
 
 
-def test_a_script_that_filters_a_source_file_is_an_edit(run: type) -> None:
+def test_a_script_that_filters_a_source_file_is_an_edit(run: Run) -> None:
     script = "import sys\nfor line in sys.stdin:\n    print(line.replace('a', 'b'), end='')\n"
     line = "python3 f.py < pkg/core.py > pkg/core.py.tmp && mv pkg/core.py.tmp pkg/core.py"
     steps = run((f"cat > f.py <<'EOF'\n{script}EOF", 0, ""), (line, 0, ""))
     assert (edits(steps), outcomes(steps)) == ([1], [None, None])
 
 
-def test_files_of_a_case_that_a_script_builds_are_no_source(run: type) -> None:
+def test_files_of_a_case_that_a_script_builds_are_no_source(run: Run) -> None:
     script = (
         "import os\nos.makedirs('case', exist_ok=True)\nos.chdir('case')\n"
         "open('conf.py', 'w').write('x')\nprint(open('conf.py').read())\n"
@@ -641,14 +623,14 @@ CASE = ("cat > /tmp/case.py <<'EOF'\nx=1\nEOF", 0, "")
     ],
 )  # fmt: skip
 def test_the_projects_own_program_on_the_agents_input(
-    run: type, package: str, command: str, kind: str | None
+    run: Run, package: str, command: str, kind: str | None
 ) -> None:
     steps = run((f"sed -i 's/x/y/' {package}/core.py", 0, ""), INPUT, CASE, (command, 0, ""))
     kinds = [None if step.validation is None else step.validation.kind for step in steps]
     assert kinds == [None, None, None, kind]
 
 
-def test_a_shown_entry_point_is_a_program_of_the_project(run: type) -> None:
+def test_a_shown_entry_point_is_a_program_of_the_project(run: Run) -> None:
     shown = "[options.entry_points]\nconsole_scripts =\n    tidy = pkg.cli:main\n"
     steps = run(EDIT, ("cat setup.cfg", 0, shown), CASE, ("tidy /tmp/case.py", 1, "error"))
     assert points(steps) == {"first_source_edit": 0, "first_validation": 3}
@@ -664,7 +646,7 @@ def test_a_shown_entry_point_is_a_program_of_the_project(run: type) -> None:
         ("All tests passed", "reproduction passed"),
     ],
 )
-def test_a_result_is_described_alike_everywhere(run: type, output: str, result: str) -> None:
+def test_a_result_is_described_alike_everywhere(run: Run, output: str, result: str) -> None:
     steps = run(EDIT, ("cat > repro.py <<'EOF'\nprint(1)\nEOF", 0, ""), ("python repro.py", 0, output))
     step = steps[-1]
     (point,) = step.points

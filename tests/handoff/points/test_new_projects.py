@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.trace.file_kinds import NEW_PROJECT, is_source, mark_new_project
+
+from ..readers.session_rows import claude_rows, claude_steps, list_points
 
 ALL = {"first_source_edit", "first_validation", "first_post_failure_edit"}
 LIST, MAKE = ("Bash", {"command": "ls -la"}, "README.md"), ("Bash", {"command": "mkdir -p src tests"}, "")
@@ -19,29 +20,15 @@ WORK = [
     ("Edit", {"file_path": "/w/src/calc.py", "old_string": "a - b", "new_string": "a + b"}, "ok"),
     ("Bash", {"command": "python -m pytest -q"}, "1 passed in 0.1s"),
 ]
+SCRIPT = [
+    ("Write", {"file_path": "/w/repro.py", "content": "print(1)\n"}, "ok"),
+    ("Bash", {"command": "python repro.py"}, "1"),
+]
 
 
 def points(calls: list[tuple[str, dict[str, str], str]], task: str = "Write a calculator.") -> set[str]:
-    rows: list[dict[str, Any]] = [{"type": "user", "message": {"role": "user", "content": task}}]
-    for number, (name, arguments, result) in enumerate(calls):
-        call = {"type": "tool_use", "id": f"c{number}", "name": name, "input": arguments}
-        answer = {
-            "type": "tool_result",
-            "tool_use_id": f"c{number}",
-            "content": result,
-            "is_error": result.startswith("Exit"),
-        }
-        rows += [
-            {"type": kind, "message": {"role": kind, "content": [part]}}
-            for kind, part in (("assistant", call), ("user", answer))
-        ]
-    common = {"sessionId": "s", "timestamp": "t", "cwd": "/w", "version": "1"}
-    rows = [
-        {**common, "uuid": f"u{n}", "parentUuid": f"u{n - 1}" if n else None, **row}
-        for n, row in enumerate(rows)
-    ]
-    trace = parse_trace(rows, workspace="/w")
-    return {point.kind for step in annotate_steps(trace) for point in step.points}
+    trace = parse_trace(claude_rows(task, *claude_steps(calls), cwd="/w"), workspace="/w")
+    return {*list_points(trace)}
 
 
 @pytest.mark.parametrize(
@@ -65,13 +52,9 @@ def test_a_new_project_has_all_points_however_it_begins(begin: list[Any]) -> Non
      ("Read", {"file_path": "/w/lib.py"}, "     1→x = 1"), ("Bash", {"command": "grep -rn x ."}, "./lib.py:1:x = 1")],
 )  # fmt: skip
 def test_a_script_beside_older_source_is_none(evidence: Any) -> None:
-    script = [
-        ("Write", {"file_path": "/w/repro.py", "content": "print(1)\n"}, "ok"),
-        ("Bash", {"command": "python repro.py"}, "1"),
-    ]
-    assert points([evidence, *script]) == set()
-    assert points([*script, evidence]) == set()
-    assert points(script, "Why does lib.py print 1?") == set()
+    assert points([evidence, *SCRIPT]) == set()
+    assert points([*SCRIPT, evidence]) == set()
+    assert points(SCRIPT, "Why does lib.py print 1?") == set()
 
 
 @pytest.mark.parametrize(
@@ -80,12 +63,8 @@ def test_a_script_beside_older_source_is_none(evidence: Any) -> None:
      ("cd bin && gdb -batch ./rock", ""), ("file *", "a.txt: ASCII text\nrock.exe: PE32+ executable")],
 )  # fmt: skip
 def test_a_script_beside_a_compiled_program_is_none(command: str, output: str) -> None:
-    script = [
-        ("Write", {"file_path": "/w/solve.py", "content": "print(1)\n"}, "ok"),
-        ("Bash", {"command": "python solve.py"}, "1"),
-    ]
     examine = ("Bash", {"command": command}, output)
-    assert points([examine, *script]) == set()
+    assert points([examine, *SCRIPT]) == set()
     # A program built from the new code, or of the system, says nothing of the base.
     assert points([*WORK, examine]) == ALL
     system = ("Bash", {"command": "file /bin/ls; objdump -d /bin/ls"}, "/bin/ls: ELF 64-bit LSB")

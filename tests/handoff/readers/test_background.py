@@ -12,6 +12,7 @@ from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.recordings.branches import BackgroundCommands, CommandResult
 
 from ...agent_sessions import write_codex_session
+from .session_rows import claude_call, claude_result, claude_rows, codex_call, codex_result
 
 SERVER = "python3 -m http.server 8000"
 Step = tuple[dict[str, str], str, str | None]
@@ -54,33 +55,9 @@ def test_codex_names_a_process_that_a_later_call_ends(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in text.splitlines()]
     rows[-1]["payload"]["output"] = rows[-1]["payload"]["output"].replace("ID 5", "ID 6")
     assert parse_trace(rows).running == (SERVER, "npm run dev")
-    call = {
-        "type": "function_call",
-        "name": "write_stdin",
-        "arguments": '{"session_id": 5, "chars": "\\u0003"}',
-        "call_id": "x",
-    }
-    output = "Wall time: 0.1 seconds\nProcess exited with code 130\nOutput:\n"
-    for item in (call, {"type": "function_call_output", "call_id": "x", "output": output}):
-        rows.append({"timestamp": rows[0]["timestamp"], "type": "response_item", "payload": item})
+    ended = codex_result("x", "Wall time: 0.1 seconds\nProcess exited with code 130\nOutput:\n")
+    rows += [codex_call("x", "write_stdin", session_id=5, chars="\x03"), ended]
     assert parse_trace(rows).running == ("npm run dev",)
-
-
-def claude_rows(*contents: Any) -> list[dict[str, Any]]:
-    return [
-        {"type": "assistant" if isinstance(content, dict) else "user", "uuid": f"u{number}", "sessionId": "s",
-         "cwd": "/repo", "version": "2.1.197",
-         "message": {"content": [content] if isinstance(content, dict) else content, "id": f"m{number}"}}
-        for number, content in enumerate(contents)
-    ]  # fmt: skip
-
-
-def claude_call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": f"t{number}", "name": name, "input": arguments}
-
-
-def claude_result(number: int, text: str) -> list[dict[str, Any]]:
-    return [{"type": "tool_result", "tool_use_id": f"t{number}", "content": text}]
 
 
 STARTED = (
@@ -93,7 +70,7 @@ NOTIFICATION = (
 
 
 def poll(tool: str, text: str, **arguments: str) -> list[Any]:
-    return [claude_call(2, tool, **arguments), claude_result(2, text)]
+    return [claude_call("t2", tool, **arguments), claude_result("t2", text)]
 
 
 @pytest.mark.parametrize(
@@ -108,8 +85,8 @@ def poll(tool: str, text: str, **arguments: str) -> list[Any]:
     ],
 )  # fmt: skip
 def test_claude_code_in_the_background(later: list[Any], running: tuple[str, ...]) -> None:
-    start = claude_call(1, "Bash", command=SERVER, run_in_background=True)
-    trace = parse_trace(claude_rows("Start it.", start, claude_result(1, STARTED), *later))
+    start = claude_call("t1", "Bash", command=SERVER, run_in_background=True)
+    trace = parse_trace(claude_rows("Start it.", start, claude_result("t1", STARTED), *later))
     assert trace.running == running
     assert trace.task == "Start it."
 
@@ -119,12 +96,8 @@ def test_each_notification_ends_its_own_command() -> None:
     for process_id in ("a", "b", "c"):
         commands.add_result({}, CommandResult(f"serve {process_id}", process_id))
     ends = [("a", "completed"), ("b", "running"), ("c", "failed")]
-    commands.add_notification(
-        "\n".join(
-            f"<task-notification><task-id>{process_id}</task-id><status>{status}</status></task-notification>"
-            for process_id, status in ends
-        )
-    )
+    note = "<task-notification><task-id>{}</task-id><status>{}</status></task-notification>"
+    commands.add_notification("\n".join(note.format(*end) for end in ends))
     assert list(commands) == ["serve b"]
 
 
@@ -133,7 +106,5 @@ def test_the_newest_commands_are_kept() -> None:
     for number in range(500):
         commands.add_result({}, CommandResult(f"serve {number}", str(number)))
         commands.add_result({}, CommandResult(f"watch {number} &"))
-    assert list(commands) == [
-        *(f"serve {number}" for number in range(400, 500)),
-        *(f"watch {number} &" for number in range(400, 500)),
-    ]
+    kept = range(400, 500)
+    assert list(commands) == [*(f"serve {each}" for each in kept), *(f"watch {each} &" for each in kept)]

@@ -10,12 +10,25 @@ import pytest
 from typer.testing import CliRunner
 
 from langgraph_takeover.evals import detect
-from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import describe_left_out, parse_trace
 from langgraph_takeover.handoff.recordings.branches import TreeRow, find_live_rows
-from langgraph_takeover.handoff.trace.events import Trace
 
-SESSIONS = Path(__file__).parent / "sessions"
+from .session_rows import (
+    LATER,
+    SESSIONS,
+    claude_call,
+    claude_result,
+    claude_row,
+    codex_call,
+    codex_meta,
+    codex_request,
+    codex_result,
+    codex_row,
+    list_commands,
+    list_points,
+    list_texts,
+    load_rows,
+)
 
 
 class ClaudeSession:
@@ -25,27 +38,26 @@ class ClaudeSession:
         self.rows: list[dict[str, Any]] = []
         self.leaf: str | None = None
 
-    def add(self, kind: str, message: dict[str, Any] | None, parent: str | None = "", **fields: Any) -> str:
-        uuid = f"u{len(self.rows)}"
-        content = {"message": {"role": kind, **message}} if message is not None else {}
-        link = self.leaf if parent == "" else parent
-        self.rows.append(
-            {"type": kind, "uuid": uuid, "parentUuid": link, "sessionId": "s", "cwd": "/repo", **content, **fields}
-        )  # fmt: skip
-        self.leaf = uuid
-        return uuid
+    def add(self, kind: str, content: Any, parent: str | None = "", /, **fields: Any) -> str:
+        number = len(self.rows)
+        link = {"parentUuid": self.leaf if parent == "" else parent}
+        row = claude_row(kind, content, number, **link, **fields)
+        if content is None:
+            del row["message"]
+        self.rows.append(row)
+        self.leaf = f"u{number}"
+        return self.leaf
 
     def ask(self, text: str, parent: str | None = "", **fields: Any) -> str:
-        return self.add("user", {"content": text}, parent, **fields)
+        return self.add("user", text, parent, **fields)
 
     def call(self, command: str, call_id: str = "t", parent: str | None = "", reply: str = "") -> str:
-        block = {"type": "tool_use", "id": call_id, "name": "Bash", "input": {"command": command}}
-        message = {"id": reply or f"m{len(self.rows)}", "model": "m", "content": [block]}
-        return self.add("assistant", message, parent)
+        uuid = self.add("assistant", [claude_call(call_id, command=command)], parent)
+        self.rows[-1]["message"]["id"] = reply or f"m{uuid}"
+        return uuid
 
     def answer(self, text: str = "ok", call_id: str = "t", parent: str | None = "") -> str:
-        block = {"type": "tool_result", "tool_use_id": call_id, "content": text}
-        return self.add("user", {"content": [block]}, parent)
+        return self.add("user", claude_result(call_id, text), parent)
 
     def run(self, command: str, text: str = "ok") -> str:
         self.call(command)
@@ -53,14 +65,6 @@ class ClaudeSession:
 
     def mark_leaf(self, uuid: str) -> None:
         self.rows.append({"type": "last-prompt", "lastPrompt": "x", "leafUuid": uuid, "sessionId": "s"})
-
-
-def list_commands(trace: Trace) -> list[str]:
-    return [event.arguments["command"] for event in trace.events if event.kind == "action"]
-
-
-def list_points(trace: Trace) -> list[str]:
-    return [point.kind for step in annotate_steps(trace) for point in step.points]
 
 
 def start() -> ClaudeSession:
@@ -81,7 +85,7 @@ def test_a_rewind_withdraws_the_request_and_its_actions() -> None:
     trace = parse_trace(session.rows)
     assert trace.task == "Fix add.\n\nThe user said later:\n\nOnly fix the sign."
     assert list_commands(trace) == ["cat src/calc.py", "ls"]
-    assert list_points(trace) == []
+    assert list_points(trace) == {}
     assert (trace.withdrawn_actions, trace.withdrawn_files) == (2, ("src/calc.py",))
     assert "may still be in the files: src/calc.py" in describe_left_out(trace)
 
@@ -120,7 +124,7 @@ def test_parallel_calls_of_one_reply_are_live() -> None:
     session.answer("b", "b", parent=second)
     session.answer("a", "a", parent=first)
     whole = parse_trace(session.rows)
-    assert [e.text for e in whole.events if e.kind == "observation"] == ["ok", "a", "b"]
+    assert list_texts(whole) == ["ok", "a", "b"]
     session.run("pwd")
     assert parse_trace(session.rows).withdrawn_actions == 0
     assert list_commands(parse_trace(session.rows)) == [*list_commands(whole), "pwd"]
@@ -179,37 +183,24 @@ def test_commands_of_a_withdrawn_branch_still_run() -> None:
     session = start()
     kept = session.leaf
     session.ask("Start the server.")
-    session.run(
-        "npm run dev", "Command running in background with ID: b1. Output is being written to: /tmp/x."
-    )
+    session.run("npm run dev", "Command running in background with ID: b1. Output is being written to: /x.")
     session.ask("Fix add only.", parent=kept)
     assert parse_trace(session.rows).running == ("npm run dev",)
 
 
 def codex_rows(*steps: str) -> list[dict[str, Any]]:
     """Rows of a rollout: `ask:TEXT`, `run:COMMAND` or `back:N`."""
-    rows: list[dict[str, Any]] = [{"type": "session_meta", "payload": {"id": "s", "cwd": "/repo"}}]
+    rows = [codex_meta()]
     for number, step in enumerate(steps):
         kind, _, text = step.partition(":")
         if kind == "back":
-            rows.append(
-                {
-                    "type": "event_msg",
-                    "payload": {"type": "thread_rolled_back", "num_turns": json.loads(text)},
-                }
-            )
-            continue
-        if kind == "ask":
-            items: list[dict[str, Any]] = [{"type": "message", "role": "user", "content": [{"text": text}]}]
+            rows.append(codex_row("event_msg", type="thread_rolled_back", num_turns=json.loads(text)))
+        elif kind == "ask":
+            rows.append(codex_request(text))
         else:
-            arguments = json.dumps({"command": ["bash", "-lc", text]})
-            items = [
-                {"type": "function_call", "name": "shell", "call_id": "c0", "arguments": arguments},
-                {"type": "function_call_output", "call_id": "c0",
-                 "output": f"Exit code: 0\nWall time: 1 seconds\nOutput:\n{number}"},
-            ]  # fmt: skip
-        rows += [{"type": "response_item", "payload": item} for item in items]
-    return [{"timestamp": "t", **row} for row in rows]
+            rows.append(codex_call("c0", "shell", command=["bash", "-lc", text]))
+            rows.append(codex_result("c0", f"Exit code: 0\nWall time: 1 seconds\nOutput:\n{number}"))
+    return rows
 
 
 EDIT = "run:sed -i s/a/b/ src/calc.py"
@@ -235,7 +226,7 @@ EDIT = "run:sed -i s/a/b/ src/calc.py"
 )
 def test_codex_rolls_turns_back(steps: list[str], task: str, commands: list[str], withdrawn: int) -> None:
     trace = parse_trace(codex_rows(*steps))
-    assert trace.task.replace("\n\nThe user said later:\n\n", " ") == task
+    assert trace.task.replace(LATER, " ") == task
     assert (list_commands(trace), trace.withdrawn_actions) == (commands, withdrawn)
     assert set(trace.withdrawn_files) <= {"src/calc.py"}
 
@@ -243,13 +234,10 @@ def test_codex_rolls_turns_back(steps: list[str], task: str, commands: list[str]
 @pytest.mark.parametrize("is_rewritten", [True, False])
 def test_codex_keeps_requests_in_a_compacted_history(is_rewritten: bool) -> None:
     """A rewritten file has the requests before the compaction nowhere else."""
-    kept = [
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
-        for text in ("A", "<environment_context>x</environment_context>", "Summary.")
-    ]
-    payload = {"message": "Summary.", "replacement_history": kept}
+    texts = ("A", "<environment_context>x</environment_context>", "Summary.")
+    kept = [codex_request(text)["payload"] for text in texts]
     rows = codex_rows("ask:A", "run:ls", "ask:B", "run:pwd")
-    rows.insert(4, {"timestamp": "t", "type": "compacted", "payload": payload})
+    rows.insert(4, codex_row("compacted", message="Summary.", replacement_history=kept))
     trace = parse_trace([rows[0], *rows[4:]] if is_rewritten else rows)
     assert trace.task == "A\n\nThe user said later:\n\nB"
 
@@ -265,18 +253,12 @@ def test_codex_continues_in_another_file() -> None:
 
 
 def test_qwen_code_rewinds() -> None:
-    rows = [json.loads(line) for line in (SESSIONS / "qwen-code.jsonl").read_text().splitlines()]
+    rows = load_rows("qwen-code.jsonl")
     whole = parse_trace(rows)
     first = next(n for n, row in enumerate(rows) if row["type"] == "tool_result")
     # The program ends the old branch with a row of its own, also if no request follows.
-    rewind = {
-        **rows[1],
-        "uuid": "r",
-        "parentUuid": rows[first]["uuid"],
-        "subtype": "rewind",
-        "systemPayload": {},
-    }
-    trace = parse_trace([*rows, rewind])
+    rewind = {"uuid": "r", "parentUuid": rows[first]["uuid"], "subtype": "rewind", "systemPayload": {}}
+    trace = parse_trace([*rows, rows[1] | rewind])
     count = sum(event.kind == "action" and event.tool != "finish" for event in whole.events)
     # The call that was answered after the rewind's target stays without its result.
     assert [event.kind for event in trace.events] == ["action", "observation", "action"]
@@ -284,7 +266,7 @@ def test_qwen_code_rewinds() -> None:
 
 
 def test_late_rows_of_qwen_code_withdraw_nothing() -> None:
-    rows = [json.loads(line) for line in (SESSIONS / "qwen-code.jsonl").read_text().splitlines()]
+    rows = load_rows("qwen-code.jsonl")
     late = {**rows[1], "uuid": "late", "subtype": "ui_telemetry", "parentUuid": rows[3]["uuid"]}
     assert parse_trace([*rows, late]) == parse_trace(rows)
     assert parse_trace([*rows, *rows]) == parse_trace(rows)
@@ -364,12 +346,7 @@ def test_results_of_parallel_calls_after_notes() -> None:
     session.answer("made", "a", parent=session.add("progress", None, first))
     session.answer("b", "b", parent=session.add("progress", None, second))
     session.run("pwd")
-    assert [e.text for e in parse_trace(session.rows).events if e.kind == "observation"] == [
-        "ok",
-        "made",
-        "b",
-        "ok",
-    ]
+    assert list_texts(parse_trace(session.rows)) == ["ok", "made", "b", "ok"]
 
 
 def test_a_command_of_the_user_after_a_rewind() -> None:

@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from langgraph_takeover.handoff.agents.codex_script_calls import find_calls
 from langgraph_takeover.handoff.points.detectors import list_points
-from langgraph_takeover.handoff.readers import parse_trace, read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
-SESSION = Path(__file__).parent / "sessions" / "codex-scripts.jsonl"
+from .session_rows import (
+    codex_call,
+    codex_item,
+    codex_meta,
+    codex_request,
+    codex_row,
+    list_actions,
+    list_commands,
+    list_edits,
+    list_observations,
+    load,
+    parse_rows,
+)
+
 PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-a\n+b\n*** End Patch"
 FAILED_TESTS = "FAILED tests/test_a.py::test_a\n1 failed in 0.02s\n"
 
 
-def row(kind: str, **payload: Any) -> dict[str, Any]:
-    return {"timestamp": "2026-11-28T03:00:00.000Z", "type": kind, "payload": payload}
-
-
 def script(call_id: str, text: str) -> dict[str, Any]:
-    return row("response_item", type="custom_tool_call", call_id=call_id, name="exec", input=text)
+    return codex_item("custom_tool_call", call_id=call_id, name="exec", input=text)
 
 
 def output(call_id: str, *parts: str, state: str = "completed") -> dict[str, Any]:
     texts = [f"Script {state}\nWall time 0.1 seconds\nOutput:\n", *parts]
     content = [{"type": "input_text", "text": text} for text in texts]
-    return row("response_item", type="custom_tool_call_output", call_id=call_id, output=content)
+    return codex_item("custom_tool_call_output", call_id=call_id, output=content)
 
 
 def wait(call_id: str, *parts: str, state: str = "completed") -> list[dict[str, Any]]:
     result = output(call_id, *parts, state=state)
     result["payload"]["type"] = "function_call_output"
-    arguments = json.dumps({"cell_id": "8"})
-    return [
-        row("response_item", type="function_call", call_id=call_id, name="wait", arguments=arguments),
-        result,
-    ]
+    return [codex_call(call_id, "wait", cell_id="8"), result]
 
 
 def ran(command: str, exit_code: int, text: str = "", process: str = "") -> dict[str, Any]:
@@ -47,27 +50,18 @@ def ran(command: str, exit_code: int, text: str = "", process: str = "") -> dict
         "type": "CommandExecution", "id": f"exec-{command}", "process_id": process, "command": ["/bin/bash", "-lc", command],
         "cwd": "file:///w", "aggregated_output": text, "exit_code": exit_code,
     }  # fmt: skip
-    return row("event_msg", type="item_completed", item=item)
+    return codex_row("event_msg", type="item_completed", item=item)
 
 
 def read(*rows: dict[str, Any]) -> Trace:
-    meta = row("session_meta", id="x", cwd="/w", cli_version="0.171.0", timestamp="2026-11-28T03:00:00.000Z")
-    task = {"type": "input_text", "text": "Fix it"}
-    return parse_trace([meta, row("response_item", type="message", role="user", content=[task]), *rows])
+    return parse_rows(codex_meta("/w"), codex_request("Fix it"), *rows)
 
 
 def list_calls(trace: Trace) -> list[tuple[str, int | None, str]]:
     """The commands of a trace, or the names of other tools, with their exit codes and results."""
-    actions = [event for event in trace.events if event.kind == "action"]
-    results = {event.index - 1: event for event in trace.events if event.kind == "observation"}
-    return [
-        (
-            action.arguments.get("command", action.tool),
-            results[action.index].exit_code if action.index in results else None,
-            results[action.index].text if action.index in results else "-",
-        )
-        for action in actions
-    ]
+    results = {event.index - 1: (event.exit_code, event.text) for event in list_observations(trace)}
+    commands = zip(list_actions(trace), list_commands(trace), strict=True)
+    return [(command, *results.get(action.index, (None, "-"))) for action, command in commands]
 
 
 def command(text: str, *, prints: str = "text(r.output)") -> str:
@@ -131,14 +125,12 @@ def test_calls_of_a_script(text: str, calls: list[Any]) -> None:
     ],
 )
 def test_calls_that_may_not_have_run(text: str, uncertain: str) -> None:
-    assert (
-        "".join(each.tool.split("_")[-1][0] for each in find_calls(text) if each.is_conditional) == uncertain
-    )
+    found = [each.tool.split("_")[-1][0] for each in find_calls(text) if each.is_conditional]
+    assert "".join(found) == uncertain
 
 
 def test_a_recorded_session() -> None:
-    (trace,) = read_traces(SESSION)
-    assert isinstance(trace, Trace)
+    trace = load("codex-scripts.jsonl")
     found = list_calls(trace)
     assert found[:2] == [
         ("ls; python3 -m pytest -q; exit 3", 3, "test_a.py\n/usr/bin/python3: No module named pytest\n"),
@@ -152,10 +144,7 @@ def test_a_recorded_session() -> None:
         ("cd /tmp && echo b", 0),
         ("sleep 3; echo late", None),
     ]
-    changes = {
-        event.index: [change.path for change in event.changes] for event in trace.events if event.changes
-    }
-    assert changes == {5: ["b.py"]}
+    assert list_edits(trace) == [["b.py"]] == [[change.path for change in trace.events[5].changes]]
     refused = [event.text for event in trace.events if event.refused]
     assert "apply_patch verification failed" in refused[0]
     assert trace.running == ("sleep 30; echo hi", "sleep 3; echo late", "sleep 45; echo x")
@@ -200,10 +189,8 @@ def test_failing_tests_fail_and_silent_ones_are_unknown() -> None:
 def test_several_calls_share_what_was_printed() -> None:
     text = "const [a, b] = await Promise.all([tools.exec_command({cmd:'a'}), tools.exec_command({cmd:'b'})]);"
     by_order = read(script("c", f"{text} text(a.output); text(b.output)"), output("c", "A", "B"))
-    as_json = read(
-        script("c", f"{text} text([a, b])"),
-        output("c", '[{"output":"A","exit_code":1},{"output":"B","exit_code":0}]'),
-    )
+    printed = output("c", '[{"output":"A","exit_code":1},{"output":"B","exit_code":0}]')
+    as_json = read(script("c", f"{text} text([a, b])"), printed)
     together = read(script("c", f"{text} text(a.output + b.output)"), output("c", "AB"))
     assert list_calls(by_order) == [("a", None, "A"), ("b", None, "B")]
     assert list_calls(as_json) == [("a", 1, "A"), ("b", 0, "B")]
@@ -213,20 +200,12 @@ def test_several_calls_share_what_was_printed() -> None:
 def test_what_is_printed_in_another_order_has_no_known_owner() -> None:
     text = "const a = await tools.exec_command({cmd:'a'}); const b = await tools.exec_command({cmd:'b'});"
     printed = read(script("c", f"{text} text(b.output); text(a.output)"), output("c", "B", "A"))
-    codes = read(
-        script(
-            "c", f"{text} text(`b {{b.exit_code}}`)".replace("{b.", "${b.") + "; text(`a ${a.exit_code}`)"
-        ),
-        output("c", "b 1", "a 0"),
-    )
-    as_json = read(
-        script("c", f"{text} text(b); text(a)"),
-        output("c", '{"output":"B","exit_code":1}', '{"output":"A","exit_code":0}'),
-    )
-    assert [each[:2] for trace in (printed, codes, as_json) for each in list_calls(trace)] == [
-        ("a", None),
-        ("b", None),
-    ] * 3
+    prints = " text(`b ${b.exit_code}`); text(`a ${a.exit_code}`)"
+    codes = read(script("c", text + prints), output("c", "b 1", "a 0"))
+    results = output("c", '{"output":"B","exit_code":1}', '{"output":"A","exit_code":0}')
+    as_json = read(script("c", f"{text} text(b); text(a)"), results)
+    found = [each[:2] for trace in (printed, codes, as_json) for each in list_calls(trace)]
+    assert found == [("a", None), ("b", None)] * 3
     assert list_calls(printed)[1] == ("b", None, "B\nA")
 
 
@@ -241,9 +220,8 @@ def test_recorded_commands_replace_computed_ones() -> None:
 
 def test_a_branch_that_was_not_recorded_did_not_run() -> None:
     text = command("npm test") + " if (r.exit_code) { await tools.exec_command({cmd: 'cat log'}) }"
-    assert list_calls(read(script("c", text), ran("npm test", 0, "ok"), output("c", "ok"))) == [
-        ("npm test", 0, "ok")
-    ]
+    recorded = read(script("c", text), ran("npm test", 0, "ok"), output("c", "ok"))
+    assert list_calls(recorded) == [("npm test", 0, "ok")]
     unrecorded = read(script("c", text), output("c", "ok"))
     assert unrecorded.unknown_forms == {"exec:exec_command": 1}
 
@@ -264,17 +242,12 @@ def test_calls_after_an_error_did_not_run() -> None:
     text = f"await tools.apply_patch({json.dumps(PATCH)}); await tools.exec_command({{cmd: 'pytest'}})"
     error = "Script error:\napply_patch verification failed: no such file"
     trace = read(script("c", text), output("c", error, state="failed"))
-    assert [(event.refused, event.text) for event in trace.events if event.kind == "observation"] == [
-        (True, error)
-    ]
+    assert [(event.refused, event.text) for event in list_observations(trace)] == [(True, error)]
     thrown = "Script error:\nError: stop\n    at exec_main.mjs:1:50"
-    trace = read(
-        script(
-            "c",
-            "await tools.exec_command({cmd: 'a'}); throw new Error('stop'); await tools.exec_command({cmd: 'b'})",
-        ),
-        output("c", thrown, state="failed"),
+    calls = (
+        "await tools.exec_command({cmd: 'a'}); throw new Error('stop'); await tools.exec_command({cmd: 'b'})"
     )
+    trace = read(script("c", calls), output("c", thrown, state="failed"))
     assert list_calls(trace) == [("a", None, thrown)]
 
 
@@ -310,20 +283,15 @@ def test_scripts_side_by_side_and_messages_before_the_end() -> None:
 
 def test_changes_that_older_versions_record() -> None:
     update = {"/w/src/a.py": {"update": {"unified_diff": "@@ -1 +1 @@\n-a\n+b\n", "move_path": None}}}
-    record = row(
-        "event_msg", type="patch_apply_end", call_id="exec-1", success=True, stdout="Success", changes=update
-    )
+    end = {"type": "patch_apply_end", "call_id": "exec-1", "success": True, "stdout": "Success"}
+    record = codex_row("event_msg", **end, changes=update)
     trace = read(script("c", "await tools.apply_patch(make())"), record, output("c", "{}"))
-    assert [change.path for event in trace.events for change in event.changes] == ["src/a.py"]
+    assert list_edits(trace) == [["src/a.py"]]
     assert not trace.unknown_forms
 
 
 def test_other_tools_behind_a_script() -> None:
     text = "await tools.update_plan({plan: []}); await tools.mcp__db__query({sql: 'x'}); await tools.web__run({q: 'x'})"
     trace = read(script("c", text), output("c", "done"))
-    assert [event.tool for event in trace.events if event.kind == "action"] == [
-        "update_plan",
-        "mcp__db__query",
-        "web__run",
-    ]
+    assert [event.tool for event in list_actions(trace)] == ["update_plan", "mcp__db__query", "web__run"]
     assert trace.unknown_forms == {"mcp__db__query": 1}

@@ -13,18 +13,15 @@ import pytest
 from langgraph_takeover.evals.cli.trace_files import find_trace_files
 from langgraph_takeover.handoff.agents import codex_rollouts
 from langgraph_takeover.handoff.agents.session_files import list_sessions, select_session
-from langgraph_takeover.handoff.readers import describe_left_out, read_traces
+from langgraph_takeover.handoff.readers import describe_left_out
 from langgraph_takeover.handoff.trace.events import Trace
 
-FILES = sorted((Path(__file__).parent / "sessions" / "codex-rewound").iterdir())
+from .session_rows import LATER, SESSIONS, list_commands, read_one
+
+FILES = sorted((SESSIONS / "codex-rewound").iterdir())
 THREAD = "01a22051-8812-7812-a350-ffafc8d0daa4"
 FORK = "01a22099-0000-7000-8000-000000000001"
-FAILED, EDIT, PASSED, WRONG2 = (
-    "python3 -m pytest -q",
-    "apply_patch",
-    "python3 -m pytest -q",
-    "echo 2 > wrong2.py",
-)
+TEST, EDIT, WRONG2 = "python3 -m pytest -q", "apply_patch", "echo 2 > wrong2.py"
 Rows = list[dict[str, Any]]
 
 
@@ -43,18 +40,16 @@ def list_files(home: Path) -> list[Path]:
 
 
 def read(path: Path) -> Trace:
-    (trace,) = read_traces(path, workspace="/testbed")
-    assert isinstance(trace, Trace)
-    return trace
+    return read_one(path, workspace="/testbed")
 
 
-def list_commands(trace: Trace) -> list[str]:
-    texts = [event.arguments.get("command", event.tool) for event in trace.events if event.kind == "action"]
-    return [(text or "").split(";")[0].split(" <<")[0] for text in texts]
+def list_programs(trace: Trace) -> list[str]:
+    """The first command of each action."""
+    return [text.split(";")[0].split(" <<")[0] for text in list_commands(trace)]
 
 
 def list_requests(trace: Trace) -> list[str]:
-    return trace.task.split("\n\nThe user said later:\n\n")
+    return trace.task.split(LATER)
 
 
 def edit_rows(path: Path, edit: Callable[[Rows], Rows]) -> None:
@@ -62,13 +57,28 @@ def edit_rows(path: Path, edit: Callable[[Rows], Rows]) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
+def edit_meta(path: Path, **changed: Any) -> None:
+    """Change what the first row of a file states; a key with None goes."""
+
+    def change(rows: Rows) -> Rows:
+        payload = rows[0]["payload"] | changed
+        rows[0]["payload"] = {key: value for key, value in payload.items() if value is not None}
+        return rows
+
+    edit_rows(path, change)
+
+
+def drop_ordinals(rows: Rows) -> Rows:
+    return [{key: row[key] for key in row if key != "ordinal"} for row in rows]
+
+
 @pytest.mark.parametrize(
     ("number", "requests", "commands", "withdrawn"),
     [
-        (0, ["Make", "Add"], [FAILED, EDIT, "finish"], ()),
-        (1, ["Make", "Repair", "Check"], [FAILED, EDIT, PASSED, "finish"], ("wrong.py",)),
-        (2, ["Make", "Repair", "List"], [FAILED, EDIT, "ls", "finish"], ("wrong.py",)),
-        (3, ["Make", "Try", "Check"], [FAILED, WRONG2, PASSED, "finish"], ("calc.py", "wrong.py")),
+        (0, ["Make", "Add"], [TEST, EDIT, "finish"], ()),
+        (1, ["Make", "Repair", "Check"], [TEST, EDIT, TEST, "finish"], ("wrong.py",)),
+        (2, ["Make", "Repair", "List"], [TEST, EDIT, "ls", "finish"], ("wrong.py",)),
+        (3, ["Make", "Try", "Check"], [TEST, WRONG2, TEST, "finish"], ("calc.py", "wrong.py")),
     ],
 )
 def test_each_file_has_the_history_that_it_continues(
@@ -76,7 +86,7 @@ def test_each_file_has_the_history_that_it_continues(
 ) -> None:
     trace = read(list_files(home)[number])
     assert [each.split()[0] for each in list_requests(trace)] == requests
-    assert list_commands(trace) == commands
+    assert list_programs(trace) == commands
     assert trace.id == THREAD
     assert (set(trace.withdrawn_files), trace.withdrawn_actions) == (set(withdrawn), [0, 1, 2, 4][number])
     assert (trace.earlier_session, trace.unknown_forms) == ("", {})
@@ -105,9 +115,8 @@ def test_a_missing_file_is_named(home: Path, number: int) -> None:
     assert name is not None
     assert trace.earlier_session == name.segment
     assert trace.unknown_forms == {"history_base without its file": 1}, "no note may say NONE OBSERVED"
-    assert f"of session {name.segment}, which is not found or incomplete (put it beside" in describe_left_out(
-        trace
-    )
+    missing = f"of session {name.segment}, which is not found or incomplete (put it beside"
+    assert missing in describe_left_out(trace)
     assert list_requests(trace)[-1] == "Check it now. [fail]"
 
 
@@ -115,7 +124,7 @@ def test_a_missing_file_is_named(home: Path, number: int) -> None:
     "edit",
     [
         lambda rows: [row for row in rows if row["ordinal"] < 20],
-        lambda rows: [{key: row[key] for key in row if key != "ordinal"} for row in rows],
+        drop_ordinals,
         lambda rows: [],
         lambda rows: [[]],
     ],
@@ -132,15 +141,11 @@ def test_the_offset_decides_without_ordinals(home: Path) -> None:
     files = list_files(home)
     lines = files[0].read_bytes().splitlines(keepends=True)
     ordinals = [json.loads(line)["ordinal"] for line in lines]
-    edit_rows(files[0], lambda rows: [{key: row[key] for key in row if key != "ordinal"} for row in rows])
+    edit_rows(files[0], drop_ordinals)
     lines = files[0].read_bytes().splitlines(keepends=True)
     end = sum(len(line) for line, ordinal in zip(lines, ordinals, strict=True) if ordinal < 24)
-
-    def move(rows: Rows) -> Rows:
-        rows[0]["payload"]["history_base"]["end_byte_offset"] = end
-        return rows
-
-    edit_rows(files[1], move)
+    base = json.loads(files[1].read_text().splitlines()[0])["payload"]["history_base"]
+    edit_meta(files[1], history_base=base | {"end_byte_offset": end})
     assert read(files[1]) == whole
 
 
@@ -148,12 +153,8 @@ def test_the_offset_decides_without_ordinals(home: Path) -> None:
     "base", [{"thread_id": THREAD}, {"thread_id": 5}, {"thread_id": "*"}, {"end_ordinal_exclusive": "9"}]
 )
 def test_a_base_of_wrong_form_is_a_missing_one(home: Path, base: dict[str, Any]) -> None:
-    def replace(rows: Rows) -> Rows:
-        rows[0]["payload"]["history_base"] = base
-        return rows
-
     files = list_files(home)
-    edit_rows(files[1], replace)
+    edit_meta(files[1], history_base=base)
     trace = read(files[1])
     assert trace.earlier_session == str(base.get("thread_id", THREAD))
     assert list_requests(trace)[0] == "Repair add. [edit]"
@@ -162,13 +163,8 @@ def test_a_base_of_wrong_form_is_a_missing_one(home: Path, base: dict[str, Any])
 def test_files_that_continue_each_other_end(home: Path) -> None:
     segment = codex_rollouts.parse_name(FILES[1])
     assert segment is not None
-
-    def circle(rows: Rows) -> Rows:
-        rows[0]["payload"]["history_base"] = {"thread_id": segment.segment, "end_ordinal_exclusive": 9}
-        return rows
-
     files = list_files(home)
-    edit_rows(files[0], circle)
+    edit_meta(files[0], history_base={"thread_id": segment.segment, "end_ordinal_exclusive": 9})
     assert read(files[2]).earlier_session == segment.segment
 
 
@@ -180,13 +176,8 @@ def test_a_damaged_line_of_an_earlier_file_is_counted(home: Path) -> None:
 
 def test_a_rewind_to_the_start_names_nothing(home: Path) -> None:
     """Codex then writes a further file without `history_base`."""
-
-    def detach(rows: Rows) -> Rows:
-        del rows[0]["payload"]["history_base"]
-        return rows
-
     files = list_files(home)
-    edit_rows(files[3], detach)
+    edit_meta(files[3], history_base=None)
     trace = read(files[3])
     assert [each.split()[0] for each in list_requests(trace)] == ["Try", "Check"]
     assert (trace.id, trace.withdrawn_actions) == (THREAD, 5)
@@ -197,13 +188,9 @@ def test_a_fork_has_the_history_and_not_the_later_work(home: Path) -> None:
     files = list_files(home)
     fork = files[0].with_name(f"rollout-2026-11-28T04-02-34-{FORK}.jsonl")
     shutil.copy(files[3], fork)
-
-    def begin(rows: Rows) -> Rows:
-        rows[0]["timestamp"] = "2026-11-28T04:02:34.000Z"
-        rows[0]["payload"] |= {"id": FORK, "history_base": {"thread_id": THREAD, "end_ordinal_exclusive": 24}}
-        return rows
-
-    edit_rows(fork, begin)
+    edit_meta(fork, id=FORK, history_base={"thread_id": THREAD, "end_ordinal_exclusive": 24})
+    later = "2026-11-28T04:02:34.000Z"
+    edit_rows(fork, lambda rows: [rows[0] | {"timestamp": later}, *rows[1:]])
     trace = read(fork)
     assert [each.split()[0] for each in list_requests(trace)] == ["Make", "Try", "Check"]
     assert (trace.id, trace.withdrawn_actions, trace.earlier_session) == (FORK, 0, "")

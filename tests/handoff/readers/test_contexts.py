@@ -16,8 +16,16 @@ from langgraph_takeover.handoff.recordings.sessions import separate_contexts
 from langgraph_takeover.handoff.text.media import count_missing_images, describe_media
 
 from ...random_examples import examples
+from .session_rows import (
+    claude_rows,
+    codex_call,
+    codex_meta,
+    codex_request,
+    codex_result,
+    parse_rows,
+    text_part,
+)
 
-ROW = {"uuid": "u1", "parentUuid": None, "sessionId": "s", "timestamp": "t", "cwd": "/w", "version": "1"}
 PLUGINS = "<recommended_plugins>\n- github: <b>issues</b>\n</recommended_plugins>"
 OPENED = "<ide_opened_file>The user opened the file /w/a.py in the IDE.</ide_opened_file>"
 GUIDE = "# AGENTS.md instructions for /w\n\n<INSTRUCTIONS>\nBe <kind>.\n</INSTRUCTIONS>"
@@ -29,16 +37,12 @@ def teammate(text: str) -> str:
 
 
 def codex(*texts: str | dict[str, Any]) -> str:
-    content = [{"type": "input_text", "text": each} if isinstance(each, str) else each for each in texts]
-    payload = {"type": "message", "role": "user", "content": content}
-    meta = {"timestamp": "t", "type": "session_meta", "payload": {"id": "s", "cwd": "/w"}}
-    return parse_trace([meta, {"timestamp": "t", "type": "response_item", "payload": payload}]).task
+    return parse_rows(codex_meta("/w"), codex_request(*texts)).task
 
 
 def claude(*texts: str | dict[str, Any]) -> str:
-    content: Any = [{"type": "text", "text": each} if isinstance(each, str) else each for each in texts]
-    content = texts[0] if len(texts) == 1 and isinstance(texts[0], str) else content
-    return parse_trace([{**ROW, "type": "user", "message": {"role": "user", "content": content}}]).task
+    parts = [text_part(each) if isinstance(each, str) else each for each in texts]
+    return parse_trace(claude_rows(texts[0] if len(texts) == 1 and isinstance(texts[0], str) else parts)).task
 
 
 @pytest.mark.parametrize(
@@ -73,13 +77,10 @@ def test_only_the_users_words_are_the_task(read: Any, texts: list[str], task: st
     assert read(*texts) == task
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ["<skill>", "</skill>", "<tick a=1>", "</tick>", "x", "<", ">", "\n", "<teammate-message>"]
-        )
-    ).map("".join)
-)
+TAGS = ["<skill>", "</skill>", "<tick a=1>", "</tick>", "x", "<", ">", "\n", "<teammate-message>"]
+
+
+@given(st.lists(st.sampled_from(TAGS)).map("".join))
 @settings(max_examples=examples(100))
 def test_separation_only_cuts_the_start(text: str) -> None:
     for agent in ("codex", "claude-code", "opencode"):
@@ -87,14 +88,8 @@ def test_separation_only_cuts_the_start(text: str) -> None:
 
 
 def png(width: int, height: int, size: int) -> str:
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    head = (
-        b"\x89PNG\r\n\x1a\n"
-        + struct.pack(">I", 13)
-        + b"IHDR"
-        + header
-        + struct.pack(">I", zlib.crc32(b"IHDR" + header))
-    )
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
     return base64.b64encode(head.ljust(size, b"\0")).decode()
 
 
@@ -139,20 +134,12 @@ def test_images_of_a_request_are_named_in_the_task(read: Any) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
     assert read(image, "Fix it.") == f"[image: {PNG_NAME}]\nFix it."
     assert count_missing_images(read(image, "Fix it.", image)) == 2
-    assert codex('<image name=[Image #1] path="/tmp/a.png">', image, "</image>", "Fix it.") == read(
-        image, "Fix it."
-    )
+    named = codex('<image name=[Image #1] path="/tmp/a.png">', image, "</image>", "Fix it.")
+    assert named == read(image, "Fix it.")
 
 
 def test_an_image_in_a_result_is_named() -> None:
     image = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}
-    items = [
-        {"type": "function_call", "name": "view_image", "call_id": "c1", "arguments": '{"path": "a.png"}'},
-        {"type": "function_call_output", "call_id": "c1", "output": [image]},
-    ]
-    rows = [{"timestamp": "t", "type": "response_item", "payload": item} for item in items]
-    trace = parse_trace(
-        [{"timestamp": "t", "type": "session_meta", "payload": {"id": "s", "cwd": "/w"}}, *rows]
-    )
+    trace = parse_rows(codex_meta(), codex_call("c", "view_image", path="a.png"), codex_result("c", [image]))
     assert [event.text for event in trace.events][1:] == [f"[image: {PNG_NAME}]"]
     assert trace.unknown_forms == {}

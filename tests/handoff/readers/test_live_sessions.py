@@ -16,58 +16,38 @@ from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.text.tool_wrappers import find_rerun_alias, strip_wrapper
 from langgraph_takeover.handoff.trace.events import Trace
 
+from .session_rows import (
+    Row,
+    claude_call,
+    claude_result,
+    claude_rows,
+    codex_call,
+    codex_meta,
+    codex_request,
+    codex_result,
+    codex_row,
+    list_actions,
+    list_observations,
+    opencode_call,
+    opencode_session,
+    parse_rows,
+    text_part,
+)
+
 OUTPUT = "/tmp/claude-0/x/tasks/{}.output"
 STARTED = "Command running in background with ID: {0}. Output is being written to: /tmp/claude-0/x/tasks/{0}.output."
 FAILED = "F [100%]\n=== FAILURES ===\nE   assert 1 == 2\nFAILED test_a.py::test_a\n1 failed in 0.03s"
 
 
-def claude(*contents: Any, **fields: Any) -> list[dict[str, Any]]:
-    """The rows of a session: a mapping is a call, a list results, a text a request."""
-    return [
-        {"type": "assistant" if isinstance(content, dict) else "user", "uuid": f"u{number}", "sessionId": "s",
-         "parentUuid": f"u{number - 1}" if number else None, "cwd": "/repo", "version": "2.1.332",
-         "message": {"content": [content] if isinstance(content, dict) else content, "id": f"m{number}"}, **fields}
-        for number, content in enumerate(contents)
-    ]  # fmt: skip
+def codex_ended(call_id: str, output: str) -> Row:
+    return codex_result(call_id, f"Wall time: 0.1 seconds\nProcess exited with code 0\nOutput:\n{output}")
 
 
-def call(call_id: str, name: str = "Bash", **arguments: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+def codex_rows(*rows: Row) -> list[Row]:
+    return [codex_meta(), *rows]
 
 
-def result(call_id: str, text: str, **fields: Any) -> list[dict[str, Any]]:
-    return [{"type": "tool_result", "tool_use_id": call_id, "content": text, **fields}]
-
-
-def message(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
-
-
-def codex(*items: dict[str, Any]) -> list[dict[str, Any]]:
-    time = "2026-01-01T00:00:00Z"
-    meta = {"id": "s", "cwd": "/repo", "cli_version": "0.171.0"}
-    rows = [{"timestamp": time, "type": "session_meta", "payload": meta}]
-    return rows + [
-        {"timestamp": time, "type": item.pop("row", "response_item"), "payload": item} for item in items
-    ]
-
-
-def codex_call(call_id: str, command: str) -> dict[str, Any]:
-    return {
-        "type": "function_call", "call_id": call_id, "name": "exec_command", "arguments": json.dumps({"cmd": command}),
-    }  # fmt: skip
-
-
-def codex_result(call_id: str, output: str) -> dict[str, Any]:
-    text = f"Wall time: 0.1 seconds\nProcess exited with code 0\nOutput:\n{output}"
-    return {"type": "function_call_output", "call_id": call_id, "output": text}
-
-
-def codex_request(text: str) -> dict[str, Any]:
-    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
-
-
-def qwen(*parts: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def qwen(*parts: tuple[str, Row]) -> list[Row]:
     return [
         {"type": kind, "uuid": f"u{number}", "parentUuid": f"u{number - 1}" if number else None, "sessionId": "s",
          "cwd": "/repo", "message": {"parts": [part]}}
@@ -75,58 +55,68 @@ def qwen(*parts: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def qwen_call(call_id: str, command: str) -> tuple[str, dict[str, Any]]:
+def qwen_call(call_id: str, command: str) -> tuple[str, Row]:
     made = {"id": call_id, "name": "run_shell_command", "args": {"command": command}}
     return "assistant", {"functionCall": made}
 
 
-def qwen_result(call_id: str, output: str) -> tuple[str, dict[str, Any]]:
+def qwen_result(call_id: str, output: str) -> tuple[str, Row]:
     made = {"id": call_id, "name": "run_shell_command", "response": {"output": output}}
     return "tool_result", {"functionResponse": made}
 
 
 def outputs(trace: Trace) -> list[tuple[str, str]]:
     """Each command with the text of its result."""
-    texts = {event.index: event.text for event in trace.events if event.kind == "observation"}
-    return [
-        (event.arguments.get("command", ""), texts.get(event.index + 1, ""))
-        for event in trace.events
-        if event.kind == "action"
-    ]
+    texts = {event.index - 1: event.text for event in list_observations(trace)}
+    return [(each.arguments.get("command", ""), texts.get(each.index, "")) for each in list_actions(trace)]
 
 
 def test_a_result_before_its_call_is_paired() -> None:
-    rows = claude(
-        "Do it.", call("a", command="one"), result("a", "1"), call("b", command="two"), result("b", "2")
+    rows = claude_rows(
+        "Do it.",
+        claude_call("a", command="one"),
+        claude_result("a", "1"),
+        claude_call("b", command="two"),
+        claude_result("b", "2"),
     )
     rows[3], rows[4] = rows[4], rows[3]
     assert outputs(parse_trace(rows)) == [("one", "1"), ("two", "2")]
-    items = (codex_request("Do it."), codex_result("a", "1"), codex_call("a", "one"), codex_call("b", "two"))
-    assert [(c, t[-1:]) for c, t in outputs(parse_trace(codex(*items)))] == [("one", "1"), ("two", "")]
+    items = (
+        codex_request("Do it."),
+        codex_ended("a", "1"),
+        codex_call("a", cmd="one"),
+        codex_call("b", cmd="two"),
+    )
+    assert [(c, t[-1:]) for c, t in outputs(parse_rows(codex_meta(), *items))] == [("one", "1"), ("two", "")]
     parts = (("user", {"text": "Do it."}), qwen_result("a", "1"), qwen_call("a", "one"))
     assert outputs(parse_trace(qwen(*parts))) == [("one", "1")]
 
 
 def test_an_edit_whose_result_comes_first_is_seen() -> None:
-    edit = call("a", "Write", file_path="/repo/app.py", content="x = 1\n")
-    rows = claude("Do it.", result("a", "File created successfully at: /repo/app.py"), edit)
+    edit = claude_call("a", "Write", file_path="/repo/app.py", content="x = 1\n")
+    rows = claude_rows("Do it.", claude_result("a", "File created successfully at: /repo/app.py"), edit)
     assert [c.path for event in parse_trace(rows).events for c in event.changes] == ["app.py"]
 
 
 def test_reused_ids_stay_with_their_own_results() -> None:
     twice = (
-        call("x", command="one"),
-        result("x", "1"),
-        result("x", "1"),
-        call("x", command="two"),
-        result("x", "2"),
+        claude_call("x", command="one"),
+        claude_result("x", "1"),
+        claude_result("x", "1"),
+        claude_call("x", command="two"),
+        claude_result("x", "2"),
     )
-    assert outputs(parse_trace(claude("Do it.", *twice))) == [("one", "1"), ("two", "2")]
-    early = (call("x", command="one"), result("x", "1"), result("x", "2"), call("x", command="two"))
-    assert outputs(parse_trace(claude("Do it.", *early))) == [("one", "1"), ("two", "2")]
+    assert outputs(parse_trace(claude_rows("Do it.", *twice))) == [("one", "1"), ("two", "2")]
+    early = (
+        claude_call("x", command="one"),
+        claude_result("x", "1"),
+        claude_result("x", "2"),
+        claude_call("x", command="two"),
+    )
+    assert outputs(parse_trace(claude_rows("Do it.", *early))) == [("one", "1"), ("two", "2")]
     # A result before all calls with its id, of which several wait, belongs to none of them for certain.
-    unclear = (result("x", "?"), call("x", command="one"), call("x", command="two"))
-    assert outputs(parse_trace(claude("Do it.", *unclear))) == [("one", ""), ("two", "")]
+    unclear = (claude_result("x", "?"), claude_call("x", command="one"), claude_call("x", command="two"))
+    assert outputs(parse_trace(claude_rows("Do it.", *unclear))) == [("one", ""), ("two", "")]
 
 
 RUNNING = "command that runs or waits for permission: "
@@ -136,24 +126,24 @@ NO_END = "turn without an end: the agent had not replied to the last result"
 @pytest.mark.parametrize(
     ("rows", "pending"),
     [
-        (claude("Do it.", call("a", command="make")), (f"{RUNNING}make",)),
-        (claude("Do it.", call("a", command="make"), result("a", "ok")), (NO_END,)),
-        (claude("Do it.", call("a", command="make"), result("a", "ok"), message("Done.")), ()),
-        (claude("Do it.", message("Done."), "And this."), ("request without a reply: And this.",)),
-        (claude("Do it.", call("a", command="make"), result("a", "no"), "[Request interrupted by user]"), ()),
-        (claude("Do it.", call("a", command="make"), "Go on.", message("Yes.")), ()),
+        (claude_rows("Do it.", claude_call("a", command="make")), (f"{RUNNING}make",)),
+        (claude_rows("Do it.", claude_call("a", command="make"), claude_result("a", "ok")), (NO_END,)),
+        (claude_rows("Do it.", claude_call("a", command="make"), claude_result("a", "ok"), text_part("Done.")), ()),
+        (claude_rows("Do it.", text_part("Done."), "And this."), ("request without a reply: And this.",)),
+        (claude_rows("Do it.", claude_call("a", command="make"), claude_result("a", "no"), "[Request interrupted by user]"), ()),
+        (claude_rows("Do it.", claude_call("a", command="make"), "Go on.", text_part("Yes.")), ()),
         (
-            claude("Do it.", call("a", "AskUserQuestion", questions=["Which?"])),
+            claude_rows("Do it.", claude_call("a", "AskUserQuestion", questions=["Which?"])),
             ('question without an answer: {"questions": "[\\"Which?\\"]"}',),
         ),
-        (claude("Do it.", call("a", "Agent", prompt="p")), ('call without a result: Agent {"prompt": "p"}',)),
-        (codex(codex_request("Do it."), codex_call("a", "make")), (f"{RUNNING}make",)),
+        (claude_rows("Do it.", claude_call("a", "Agent", prompt="p")), ('call without a result: Agent {"prompt": "p"}',)),
+        (codex_rows(codex_request("Do it."), codex_call("a", cmd="make")), (f"{RUNNING}make",)),
         (
-            codex(codex_request("Do it."), codex_call("a", "one"), codex_call("b", "two"), codex_result("a", "")),
+            codex_rows(codex_request("Do it."), codex_call("a", cmd="one"), codex_call("b", cmd="two"), codex_ended("a", "")),
             (f"{RUNNING}two",),
         ),
         (
-            codex(codex_request("Do it."), codex_call("a", "one"), {"row": "event_msg", "type": "turn_aborted"}),
+            codex_rows(codex_request("Do it."), codex_call("a", cmd="one"), codex_row("event_msg", type="turn_aborted")),
             (),
         ),
         (qwen(("user", {"text": "Do it."}), qwen_call("a", "make")), (f"{RUNNING}make",)),
@@ -165,13 +155,8 @@ def test_what_is_open_at_the_end(rows: Any, pending: tuple[str, ...]) -> None:
 
 
 def test_an_open_tool_of_opencode() -> None:
-    state = {"status": "running", "input": {"command": "make"}}
-    parts = [{"type": "tool", "callID": "a", "tool": "bash", "state": state}]
-    messages = [
-        {"info": {"role": "user"}, "parts": [{"type": "text", "text": "Do it."}]},
-        {"info": {"role": "assistant"}, "parts": parts},
-    ]
-    assert parse_trace({"info": {"id": "ses_1"}, "messages": messages}).pending == (f"{RUNNING}make",)
+    call = opencode_call("bash", status="running", input={"command": "make"})
+    assert parse_trace(opencode_session(call)).pending == (f"{RUNNING}make",)
 
 
 NOTES = [
@@ -187,28 +172,29 @@ NOTES = [
 def test_notes_of_claude_code_are_no_output(note: str) -> None:
     assert strip_wrapper(f"Exit code 1\n1 failed in 1s\n{note}") == "1 failed in 1s"
     assert strip_wrapper(note) == ""
-    rows = claude(
-        "Do it.", call("a", command="pytest -q"), result("a", f"Exit code 1\n{FAILED}\n{note}", is_error=True)
+    rows = claude_rows(
+        "Do it.",
+        claude_call("a", command="pytest -q"),
+        claude_result("a", f"Exit code 1\n{FAILED}\n{note}", is_error=True),
     )
     (run,) = [s.validation for s in annotate_steps(parse_trace(rows)) if s.validation]
     assert run.outcome == "failed"
 
 
 def test_output_that_only_looks_like_a_note_stays() -> None:
-    for text in (
-        "[rerun: b7] said the program",
-        "a [rerun: b7]",
-        "[rerun: b7]\nmore",
-        "[rerun: c7]",
-        "[100%]",
-    ):
+    b7 = "[rerun: b7]"
+    for text in (f"{b7} said the program", f"a {b7}", f"{b7}\nmore", "[rerun: c7]", "[100%]"):
         assert strip_wrapper(text) == text
         assert find_rerun_alias(text) == ""
 
 
 def test_a_command_is_repeated_by_its_name() -> None:
-    first = (call("a", command="pytest -q"), result("a", "ok\n[rerun: b7]"), call("b", rerun="b7"))
-    trace = parse_trace(claude("Do it.", *first, result("b", "ok")))
+    first = (
+        claude_call("a", command="pytest -q"),
+        claude_result("a", "ok\n[rerun: b7]"),
+        claude_call("b", rerun="b7"),
+    )
+    trace = parse_trace(claude_rows("Do it.", *first, claude_result("b", "ok")))
     assert [command for command, _ in outputs(trace)] == ["pytest -q", "pytest -q"]
     assert not trace.unknown_forms
 
@@ -223,9 +209,11 @@ def test_a_command_is_repeated_by_its_name() -> None:
     ],
 )
 def test_a_command_that_went_to_the_background_has_no_exit_code(notice: str) -> None:
-    trace = parse_trace(claude("Do it.", call("a", command="pytest -q"), result("a", notice)))
+    trace = parse_trace(
+        claude_rows("Do it.", claude_call("a", command="pytest -q"), claude_result("a", notice))
+    )
     assert trace.running == ("pytest -q",)
-    assert [event.exit_code for event in trace.events if event.kind == "observation"] == [None]
+    assert [event.exit_code for event in list_observations(trace)] == [None]
 
 
 NUMBERED = "\n".join(f"{number}\t{line}" for number, line in enumerate(FAILED.split("\n"), 1))
@@ -234,19 +222,22 @@ NUMBERED = "\n".join(f"{number}\t{line}" for number, line in enumerate(FAILED.sp
 @pytest.mark.parametrize(
     ("look", "text"),
     [
-        (call("z", command=f"cat {OUTPUT.format('b1')}"), FAILED),
-        (call("z", command=f"sleep 5; tail -20 {OUTPUT.format('b1')}"), FAILED),
-        (call("z", "Read", file_path=OUTPUT.format("b1")), NUMBERED),
-        (call("z", "TaskOutput", task_id="b1"), f"<task_id>b1</task_id>\n<output>\n{FAILED}\n</output>"),
+        (claude_call("z", command=f"cat {OUTPUT.format('b1')}"), FAILED),
+        (claude_call("z", command=f"sleep 5; tail -20 {OUTPUT.format('b1')}"), FAILED),
+        (claude_call("z", "Read", file_path=OUTPUT.format("b1")), NUMBERED),
+        (
+            claude_call("z", "TaskOutput", task_id="b1"),
+            f"<task_id>b1</task_id>\n<output>\n{FAILED}\n</output>",
+        ),
     ],
 )
 def test_the_output_of_a_background_run_is_its_result(look: dict[str, Any], text: str) -> None:
-    rows = claude(
+    rows = claude_rows(
         "Do it.",
-        call("a", command="python -m pytest -q", run_in_background=True), result("a", STARTED.format("b1")),
-        call("b", command="npm test", run_in_background=True), result("b", STARTED.format("b2")),
-        call("c", command="ls"), result("c", "app.py"),
-        look, result("z", text),
+        claude_call("a", command="python -m pytest -q", run_in_background=True), claude_result("a", STARTED.format("b1")),
+        claude_call("b", command="npm test", run_in_background=True), claude_result("b", STARTED.format("b2")),
+        claude_call("c", command="ls"), claude_result("c", "app.py"),
+        look, claude_result("z", text),
     )  # fmt: skip
     runs = [step.validation for step in annotate_steps(parse_trace(rows)) if step.validation]
     assert [(run.command, run.outcome, run.event_index) for run in runs] == [
@@ -258,19 +249,19 @@ def test_the_output_of_a_background_run_is_its_result(look: dict[str, Any], text
 
 def summarized(direction: str, logical: str, tail: str) -> Trace:
     """One of two requests was summarized at the user's wish; another request follows."""
-    rows = claude(
-        "First.", call("a", "Write", file_path="/repo/a.txt", content="a"), result("a", "ok"), message("Done."),
-        "Second.", call("b", "Write", file_path="/repo/b.txt", content="b"), result("b", "ok"), message("Done."),
+    rows = claude_rows(
+        "First.", claude_call("a", "Write", file_path="/repo/a.txt", content="a"), claude_result("a", "ok"), text_part("Done."),
+        "Second.", claude_call("b", "Write", file_path="/repo/b.txt", content="b"), claude_result("b", "ok"), text_part("Done."),
     )  # fmt: skip
     boundary = {
         "type": "system", "subtype": "compact_boundary", "uuid": "c", "parentUuid": None, "logicalParentUuid": logical,
         "sessionId": "s", "compactMetadata": {"preservedSegment": {"headUuid": "u0", "tailUuid": tail}},
     }  # fmt: skip
-    (summary,) = claude("This session is being continued from …")
+    (summary,) = claude_rows("This session is being continued from …")
     summary |= {
         "uuid": "d", "parentUuid": "c", "isCompactSummary": True, "summarizeMetadata": {"direction": direction},
     }  # fmt: skip
-    (third,) = claude("Third.")
+    (third,) = claude_rows("Third.")
     return parse_trace([*rows, boundary, summary, {**third, "uuid": "e", "parentUuid": "d"}])
 
 
@@ -282,20 +273,14 @@ def test_a_summary_of_a_part_withdraws_nothing(direction: str, logical: str, tai
 
 
 def test_going_back_to_a_queued_request_withdraws_it() -> None:
-    rows = claude("First.", call("a", command="one"), result("a", "1"))
+    rows = claude_rows("First.", claude_call("a", command="one"), claude_result("a", "1"))
     queued = {
         "type": "attachment", "uuid": "q", "parentUuid": "n", "sessionId": "s",
         "attachment": {"type": "queued_command", "prompt": "Second."},
     }  # fmt: skip
-    note = {
-        "type": "attachment",
-        "uuid": "n",
-        "parentUuid": "u2",
-        "sessionId": "s",
-        "attachment": {"type": "note"},
-    }
-    (reply,) = claude(call("b", command="two"))
-    (third,) = claude("Third.")
+    note = queued | {"uuid": "n", "parentUuid": "u2", "attachment": {"type": "note"}}
+    (reply,) = claude_rows(claude_call("b", command="two"))
+    (third,) = claude_rows("Third.")
     later = [{**reply, "uuid": "r", "parentUuid": "q"}, {**third, "uuid": "t", "parentUuid": "n"}]
     trace = parse_trace([*rows, note, queued, *later])
     assert trace.task == "First.\n\nThe user said later:\n\nThird."
@@ -321,11 +306,8 @@ def test_other_recent_sessions_of_a_repository(tmp_path: Path, monkeypatch: pyte
     repository = tmp_path / "repo"
     repository.mkdir()
     now = 1_000_000.0
-    for name, directory, age in (
-        ("a", repository, 60),
-        ("b", repository, 2 * 86400),
-        ("c", tmp_path / "x", 60),
-    ):
+    sessions = (("a", repository, 60), ("b", repository, 2 * 86400), ("c", tmp_path / "x", 60))
+    for name, directory, age in sessions:
         path = tmp_path / f".claude/projects/p/{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"cwd": str(directory)}))

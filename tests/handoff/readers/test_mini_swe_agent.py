@@ -11,18 +11,17 @@ from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.points.outcomes import judge_output
 from langgraph_takeover.handoff.readers import parse_trace
 
+from .session_rows import list_observations, mini_result
+
+TIMED_OUT = "timed out after 30 seconds"
+
 
 @pytest.mark.parametrize(
     ("fields", "output", "exit_code", "timed_out"),
     [
         ({"returncode": 0, "output": "a\nb\n"}, "a\nb\n", 0, False),
         ({"returncode": 3, "output": ""}, "", 3, False),
-        (
-            {"returncode": -1, "output": "", "exception_info": "Command 'x' timed out after 30 seconds"},
-            "",
-            None,
-            True,
-        ),
+        ({"returncode": -1, "output": "", "exception_info": f"Command 'x' {TIMED_OUT}"}, "", None, True),
     ],
 )
 def test_the_default_configuration_writes_json(
@@ -82,13 +81,8 @@ def test_output_that_is_json_is_no_result() -> None:
 def test_text_commands_beside_other_fields_keep_their_results() -> None:
     messages: list[dict[str, object]] = []
     for number in range(2):
-        messages += [
-            {
-                "role": "assistant",
-                "content": f"```mswea_bash_command\necho {number}\n```",
-                "extra": {"cost": 1},
-            },
-            {"role": "user", "content": f"<returncode>{number}</returncode>\n<output>\n{number}\n</output>"},
-        ]
+        block = f"```mswea_bash_command\necho {number}\n```"
+        messages.append({"role": "assistant", "content": block, "extra": {"cost": 1}})
+        messages.append(mini_result(number, f"{number}"))
     trace = parse_trace({"messages": messages})
-    assert [event.exit_code for event in trace.events if event.kind == "observation"] == [0, 1]
+    assert [event.exit_code for event in list_observations(trace)] == [0, 1]

@@ -13,6 +13,26 @@ from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.recordings.tool_calls import CallStep, OpenCalls, match_results
 from langgraph_takeover.handoff.trace.events import Trace
 
+from .session_rows import (
+    Row,
+    atif_call,
+    atif_document,
+    atif_results,
+    atif_step,
+    claude_call,
+    claude_result,
+    claude_rows,
+    codex_call,
+    codex_request,
+    codex_result,
+    list_observations,
+    list_points,
+    list_texts,
+    opencode_call,
+    opencode_session,
+    text_part,
+)
+
 Turn = list[tuple[str, str, int | None]]
 """Id, command and exit code of each call of a reply; None without a result."""
 TURNS: list[Turn] = [
@@ -29,21 +49,25 @@ def print_result(command: str, code: int) -> str:
     return f"{summary}\nexit code {code}"
 
 
+def list_results(turn: Turn) -> list[tuple[str, str, int]]:
+    """Id, text and exit code of each result of a reply."""
+    return [(name, print_result(command, code), code) for name, command, code in turn if code is not None]
+
+
 def write_mini(turns: list[Turn]) -> Any:
-    messages: list[dict[str, Any]] = []
+    messages: list[Row] = []
     for turn in turns:
         actions = [{"command": command, "tool_call_id": name} for name, command, _ in turn]
         messages.append({"role": "assistant", "content": "", "extra": {"actions": actions}})
         messages += [
-            {"role": "tool", "tool_call_id": name, "content": print_result(command, code),
-             "extra": {"returncode": code, "raw_output": print_result(command, code)}}
-            for name, command, code in turn if code is not None
+            {"role": "tool", "tool_call_id": name, "content": text, "extra": {"returncode": code, "raw_output": text}}
+            for name, text, code in list_results(turn)
         ]  # fmt: skip
     return {"trajectory_format": "mini-swe-agent-1.1", "messages": messages}
 
 
 def write_openhands(turns: list[Turn]) -> Any:
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for number, turn in enumerate(turns):
         rows += [
             {"kind": "ActionEvent", "tool_name": "terminal", "tool_call_id": name, "action": {"command": command},
@@ -52,42 +76,34 @@ def write_openhands(turns: list[Turn]) -> Any:
         ]  # fmt: skip
         rows += [
             {"kind": "ObservationEvent", "tool_call_id": name, "action_id": f"e{number}.{name}",
-             "observation": {"content": print_result(command, code), "metadata": {"exit_code": code}}}
-            for name, command, code in turn if code is not None
+             "observation": {"content": text, "metadata": {"exit_code": code}}}
+            for name, text, code in list_results(turn)
         ]  # fmt: skip
     return rows
 
 
 def write_langchain(turns: list[Turn]) -> Any:
-    messages: list[dict[str, Any]] = []
+    messages: list[Row] = []
     for turn in turns:
         calls = [{"name": "bash", "args": {"command": command}, "id": name} for name, command, _ in turn]
         messages.append({"type": "ai", "content": "", "tool_calls": calls})
-        messages += [
-            {"type": "tool", "tool_call_id": name, "content": print_result(command, code)}
-            for name, command, code in turn if code is not None
-        ]  # fmt: skip
+        results = list_results(turn)
+        messages += [{"type": "tool", "tool_call_id": name, "content": text} for name, text, _ in results]
     return messages
 
 
 def write_codex(turns: list[Turn]) -> Any:
-    items: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for turn in turns:
-        items += [
-            {"type": "function_call", "name": "shell", "call_id": name, "arguments": f'{{"command": "{command}"}}'}
-            for name, command, _ in turn
-        ]  # fmt: skip
-        items += [
-            {"type": "function_call_output", "call_id": name,
-             "output": f"Exit code: {code}\nWall time: 1 seconds\nOutput:\n{print_result(command, code)}"}
-            for name, command, code in turn if code is not None
-        ]  # fmt: skip
-        items.append({"type": "message", "role": "user", "content": "Go on."})
-    return [{"timestamp": "t", "type": "response_item", "payload": item} for item in items]
+        rows += [codex_call(name, "shell", command=command) for name, command, _ in turn]
+        head = "Exit code: {}\nWall time: 1 seconds\nOutput:\n{}"
+        rows += [codex_result(name, head.format(code, text)) for name, text, code in list_results(turn)]
+        rows.append(codex_request("Go on."))
+    return rows
 
 
 def write_openhands_v0(turns: list[Turn]) -> Any:
-    events: list[dict[str, Any]] = []
+    events: list[Row] = []
     for turn in turns:
         for name, command, code in turn:
             events.append({"id": name, "action": "run", "args": {"command": command}})
@@ -98,6 +114,19 @@ def write_openhands_v0(turns: list[Turn]) -> Any:
 
 
 WRITERS = (write_mini, write_openhands, write_openhands_v0, write_langchain, write_codex)
+
+
+def find_live_points(messages: Any) -> list[tuple[str, int]]:
+    return [(each.kind, each.event_index) for each in detect_points(messages, workspace="/testbed")]
+
+
+def find_points(messages: Any) -> list[tuple[str, int]]:
+    steps = annotate_steps(parse_trace(messages))
+    return [(each.kind, each.event_index) for step in steps for each in step.points]
+
+
+def expect_codes(turns: list[Turn]) -> list[tuple[str, int | None]]:
+    return [(command, code) for turn in turns for _, command, code in turn]
 
 
 def list_codes(trace: Trace) -> list[tuple[str, int | None]]:
@@ -113,20 +142,17 @@ def list_codes(trace: Trace) -> list[tuple[str, int | None]]:
 @pytest.mark.parametrize("write", WRITERS)
 def test_ids_that_begin_again_in_each_reply(write: Callable[[list[Turn]], Any]) -> None:
     trace = parse_trace(write(TURNS))
-    assert list_codes(trace) == [(command, code) for turn in TURNS for _, command, code in turn]
+    assert list_codes(trace) == expect_codes(TURNS)
     outcomes = [step.validation.outcome for step in annotate_steps(trace) if step.validation]
     assert outcomes == ["failed", "passed"]
-    kinds = [point.kind for step in annotate_steps(trace) for point in step.points]
-    assert kinds == ["first_source_edit", "first_validation", "first_post_failure_edit"]
+    assert [*list_points(trace)] == ["first_source_edit", "first_validation", "first_post_failure_edit"]
 
 
 def test_live_detection_pairs_like_the_reader() -> None:
     turns = [turn for turn in TURNS if turn[0][2] is not None]
     twice = [[("0", "sed -i s/a/b/ src/core.py", 0), ("0", "python -m pytest -q", 1)], *turns]
     messages = write_langchain(twice)
-    live = [(each.kind, each.event_index) for each in detect_points(messages, workspace="/testbed")]
-    steps = annotate_steps(parse_trace(messages))
-    assert live == [(each.kind, each.event_index) for step in steps for each in step.points]
+    assert find_live_points(messages) == find_points(messages)
 
 
 def drop_ids(turns: list[Turn]) -> list[Any]:
@@ -136,7 +162,7 @@ def drop_ids(turns: list[Turn]) -> list[Any]:
 @pytest.mark.parametrize("write", [write_mini, write_langchain])
 def test_calls_and_results_without_ids(write: Callable[[list[Turn]], Any]) -> None:
     turns = drop_ids(TURNS)
-    assert list_codes(parse_trace(write(turns))) == [(each, code) for turn in turns for _, each, code in turn]
+    assert list_codes(parse_trace(write(turns))) == expect_codes(turns)
 
 
 @pytest.mark.parametrize("key", ["none", "calls", "other"])
@@ -148,37 +174,25 @@ def test_live_detection_matches_results_with_other_ids(key: str) -> None:
         elif key == "none":
             for call in message["tool_calls"]:
                 call["id"] = None
-    live = [(each.kind, each.event_index) for each in detect_points(messages, workspace="/testbed")]
-    steps = annotate_steps(parse_trace(messages))
-    assert live == [(each.kind, each.event_index) for step in steps for each in step.points]
-    assert len(live) == 3
+    assert find_live_points(messages) == find_points(messages)
+    assert len(find_points(messages)) == 3
 
 
 def write_anthropic(turns: list[Turn]) -> Any:
-    messages: list[dict[str, Any]] = []
+    messages: list[Row] = []
     for turn in turns:
-        calls = [
-            {"type": "tool_use", "id": name, "name": "bash", "input": {"command": command}}
-            for name, command, _ in turn
-        ]
-        results = [
-            {"type": "tool_result", "tool_use_id": name, "content": print_result(command, code)}
-            for name, command, code in turn if code is not None
-        ]  # fmt: skip
-        text = {"type": "text", "text": "Go on."}
-        messages += [{"role": "assistant", "content": calls}, {"role": "user", "content": [*results, text]}]
+        calls = [claude_call(name, "bash", command=command) for name, command, _ in turn]
+        results = [part for name, text, _ in list_results(turn) for part in claude_result(name, text)]
+        messages.append({"role": "assistant", "content": calls})
+        messages.append({"role": "user", "content": [*results, text_part("Go on.")]})
     return messages
 
 
 def test_results_of_anthropic_are_parts_of_a_users_message() -> None:
     trace = parse_trace(write_anthropic(TURNS))
-    assert list_codes(trace) == [(command, code) for turn in TURNS for _, command, code in turn]
+    assert list_codes(trace) == expect_codes(TURNS)
     assert trace.task == "Go on."
-    live = [
-        (each.kind, each.event_index)
-        for each in detect_points(write_anthropic(TURNS[3:]), workspace="/testbed")
-    ]
-    assert live == [("first_source_edit", 1), ("first_validation", 3)]
+    assert find_live_points(write_anthropic(TURNS[3:])) == [("first_source_edit", 1), ("first_validation", 3)]
 
 
 def test_event_ids_of_openhands_that_begin_again() -> None:
@@ -186,7 +200,7 @@ def test_event_ids_of_openhands_that_begin_again() -> None:
     for row in rows:
         for key in ("id", "action_id"):
             row |= {key: row[key].partition(".")[2]} if key in row else {}
-    assert list_codes(parse_trace(rows)) == [(command, code) for turn in TURNS for _, command, code in turn]
+    assert list_codes(parse_trace(rows)) == expect_codes(TURNS)
 
 
 def test_an_openhands_endpoint_with_one_response_id() -> None:
@@ -195,7 +209,7 @@ def test_an_openhands_endpoint_with_one_response_id() -> None:
         {name: value for name, value in row.items() if name != "action_id"} | {"llm_response_id": "r"}
         for row in write_openhands(turns)
     ]
-    assert list_codes(parse_trace(rows)) == [(command, code) for turn in turns for _, command, code in turn]
+    assert list_codes(parse_trace(rows)) == expect_codes(turns)
 
 
 @pytest.mark.parametrize("write", [write_openhands, write_openhands_v0])
@@ -217,43 +231,26 @@ def test_states_of_openhands_answer_no_action() -> None:
 
 
 def test_a_claude_endpoint_with_one_message_id() -> None:
-    def write(turns: list[Turn]) -> Any:
-        contents: list[tuple[str, list[dict[str, Any]]]] = []
-        for turn in turns:
-            for name, command, _ in turn:
-                block = {"type": "tool_use", "id": name, "name": "Bash", "input": {"command": command}}
-                contents.append(("assistant", [block]))
-            for name, command, code in turn:
-                text = f"Exit code {code}\n{print_result(command, code)}" if code is not None else ""
-                contents += (
-                    [("user", [{"type": "tool_result", "tool_use_id": name, "content": text}])]
-                    if text
-                    else []
-                )
-            contents += [("user", [{"type": "text", "text": "Go on."}])]
-        return [
-            {"type": role, "uuid": f"u{number}", "parentUuid": f"u{number - 1}" if number else None, "sessionId": "s",
-             "message": {"id": "m", "role": role, "content": content}}
-            for number, (role, content) in enumerate(contents)
-        ]  # fmt: skip
-
-    assert list_codes(parse_trace(write(TURNS))) == [
-        (command, code) for turn in TURNS for _, command, code in turn
-    ]
+    contents: list[Any] = []
+    for turn in TURNS:
+        contents += [claude_call(name, command=command) for name, command, _ in turn]
+        contents += [
+            claude_result(name, f"Exit code {code}\n{text}") for name, text, code in list_results(turn)
+        ]
+        contents.append("Go on.")
+    rows = claude_rows(*contents)
+    for row in rows:
+        row["message"]["id"] = "m"
+    assert list_codes(parse_trace(rows)) == expect_codes(TURNS)
 
 
 def test_a_part_of_opencode_has_its_own_result() -> None:
-    def write(command: str, **state: Any) -> dict[str, Any]:
-        return {
-            "type": "tool",
-            "callID": "0",
-            "tool": "bash",
-            "state": {"input": {"command": command}, **state},
-        }
-
-    parts = [write("sleep 9", status="running")]
-    parts += [write("ls", status="completed", output="a", metadata={"exit": 0})]
-    data = {"info": {"id": "s"}, "messages": [{"info": {"role": "assistant"}, "parts": parts}]}
+    data = opencode_session(
+        opencode_call("bash", "0", input={"command": "sleep 9"}, status="running"),
+        opencode_call(
+            "bash", "0", input={"command": "ls"}, status="completed", output="a", metadata={"exit": 0}
+        ),
+    )
     assert list_codes(parse_trace(data)) == [("sleep 9", None), ("ls", 0)]
 
 
@@ -261,7 +258,7 @@ def test_an_error_event_of_openhands_answers_its_own_call() -> None:
     error = {"kind": "AgentErrorEvent", "tool_call_id": "bash:0", "error": "Missing parameter: command"}
     rows = write_openhands([[("bash:0", "ls", 0)], [("bash:0", "pwd", None)]])
     trace = parse_trace([*rows, error])
-    assert [(e.text, e.refused) for e in trace.events if e.kind == "observation"] == [
+    assert [(e.text, e.refused) for e in list_observations(trace)] == [
         ("\nexit code 0", False), ("Missing parameter: command", True),
     ]  # fmt: skip
 
@@ -271,62 +268,38 @@ def test_a_result_by_position_is_not_that_of_another_call() -> None:
     assert list_codes(trace) == [("pytest -q", None), ("ls", 0)]
 
 
-def test_results_of_an_atif_step_with_one_id() -> None:
-    step = {
-        "source": "agent", "message": "",
-        "tool_calls": [
-            {"tool_call_id": "0", "function_name": "bash", "arguments": {"command": command}} for command in ("a", "b")
-        ],
-        "observation": {"results": [{"source_call_id": "0", "content": text} for text in ("of a", "of b", "more")]},
-    }  # fmt: skip
-    trace = parse_trace({"schema_version": "ATIF-v1.6", "agent": {"name": "x"}, "steps": [step]})
-    assert [e.text for e in trace.events if e.kind == "observation"] == ["of a", "of b\n\nmore"]
+def bash(command: str, call_id: str = "0") -> Row:
+    return atif_call("bash", call_id, command=command)
+
+
+@pytest.mark.parametrize(
+    ("steps", "results"),
+    [
+        ([atif_step([bash("a"), bash("b")], atif_results(("0", "of a"), ("0", "of b"), ("0", "more")))],
+         ["of a", "of b\n\nmore"]),
+        ([atif_step([bash("a", "a"), bash("b", "b")], {}),
+          atif_step([], atif_results(("b", "of b"), ("a", "of a")), "system")],
+         ["of a", "of b"]),
+        ([atif_step([bash("a", "fc_a"), bash("b", "fc_b")], atif_results(("call_a", "of a"), ("call_b", "of b")))],
+         ["of a", "of b"]),
+    ],
+    ids=["one id", "parallel calls answered in a later step", "other ids"],
+)  # fmt: skip
+def test_results_of_atif(steps: list[Row], results: list[str]) -> None:
+    assert list_texts(parse_trace(atif_document(*steps))) == results
 
 
 def test_results_of_atif_in_a_later_step() -> None:
-    def step(source: str, calls: list[str], results: list[str]) -> dict[str, Any]:
-        return {
-            "source": source, "message": "",
-            "tool_calls": [{"tool_call_id": "0", "function_name": "bash", "arguments": {"command": each}} for each in calls],
-            "observation": {"results": [{"source_call_id": "0", "content": each} for each in results]},
-        }  # fmt: skip
-
-    steps = [
-        step("agent", ["a"], []),
-        step("system", [], ["of a"]),
-        step("agent", ["b"], []),
-        step("agent", ["c"], ["of c"]),
-    ]
-    trace = parse_trace({"schema_version": "ATIF-v1.6", "agent": {"name": "x"}, "steps": steps})
-    assert [event.arguments.get("command", event.text) for event in trace.events] == [
-        "a",
-        "of a",
-        "b",
-        "c",
-        "of c",
-    ]
-
-
-def test_results_of_parallel_calls_of_atif_in_a_later_step() -> None:
-    calls = [{"tool_call_id": each, "function_name": "bash", "arguments": {"command": each}} for each in "ab"]
-    results = [{"source_call_id": each, "content": f"of {each}"} for each in "ba"]
-    steps = [
-        {"source": "agent", "message": "", "tool_calls": calls},
-        {"source": "system", "observation": {"results": results}},
-    ]
-    trace = parse_trace({"schema_version": "ATIF-v1.6", "agent": {"name": "x"}, "steps": steps})
-    assert [event.text for event in trace.events if event.kind == "observation"] == ["of a", "of b"]
-
-
-def test_results_of_an_atif_step_with_other_ids() -> None:
-    calls = [
-        {"tool_call_id": f"fc_{each}", "function_name": "bash", "arguments": {"command": each}}
-        for each in "ab"
-    ]
-    results = [{"source_call_id": f"call_{each}", "content": f"of {each}"} for each in "ab"]
-    step = {"source": "agent", "message": "", "tool_calls": calls, "observation": {"results": results}}
-    trace = parse_trace({"schema_version": "ATIF-v1.6", "agent": {"name": "x"}, "steps": [step]})
-    assert [event.text for event in trace.events if event.kind == "observation"] == ["of a", "of b"]
+    trace = parse_trace(
+        atif_document(
+            atif_step([bash("a")], {}),
+            atif_step([], atif_results(("0", "of a")), "system"),
+            atif_step([bash("b")], {}),
+            atif_step([bash("c")], atif_results(("0", "of c"))),
+        )
+    )
+    found = [event.arguments.get("command", event.text) for event in trace.events]
+    assert found == ["a", "of a", "b", "c", "of c"]
 
 
 CALL, RESULT = (lambda name, n: CallStep(name, call=n)), (lambda name, n: CallStep(name, result=n))

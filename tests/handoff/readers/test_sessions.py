@@ -27,45 +27,52 @@ from langgraph_takeover.handoff.trace.events import Trace
 
 from ...random_examples import examples
 from . import session_archive
+from .session_rows import (
+    SESSIONS,
+    Row,
+    claude_call,
+    claude_result,
+    claude_row,
+    claude_rows,
+    codex_call,
+    codex_item,
+    codex_meta,
+    codex_request,
+    codex_result,
+    codex_row,
+    list_actions,
+    list_commands,
+    list_edits,
+    list_observations,
+    list_points,
+    load,
+    load_rows,
+    read_one,
+)
 
-SESSIONS = Path(__file__).parent / "sessions"
-OWN_SESSIONS = (
+FILES = (
     "codex.jsonl",
     "codex-compacted.jsonl",
     "codex-scripts.jsonl",
     "claude-code.jsonl",
     "qwen-code.jsonl",
-    "opencode.json",
 )
-
-
-def load(name: str) -> Trace:
-    (trace,) = read_traces(SESSIONS / name)
-    assert isinstance(trace, Trace)
-    return trace
+OWN_SESSIONS = (*FILES, "opencode.json")
 
 
 def observations(trace: Trace) -> list[tuple[str, int | None, bool]]:
     """Tool, exit code and refusal of each observation."""
-    return [(e.tool, e.exit_code, e.refused) for e in trace.events if e.kind == "observation"]
+    return [(event.tool, event.exit_code, event.refused) for event in list_observations(trace)]
 
 
-def points(trace: Trace) -> dict[str, int | None]:
-    return {point.kind: step.action_index for step in annotate_steps(trace) for point in step.points}
-
-
-def changes(trace: Trace) -> list[list[str]]:
-    return [[change.path for change in e.changes] for e in trace.events if e.changes]
+def identify(trace: Trace) -> tuple[str, str, str]:
+    """Agent, model and directory."""
+    return f"{trace.agent} {trace.agent_version}", trace.model, trace.workspace
 
 
 def test_codex_resumed_after_an_interruption() -> None:
     trace = load("codex.jsonl")
-    assert (trace.format, f"{trace.agent} {trace.agent_version}", trace.model, trace.workspace) == (
-        "codex",
-        "codex 0.169.0",
-        "gpt-5.5",
-        "/testbed",
-    )
+    assert (trace.format, *identify(trace)) == ("codex", "codex 0.169.0", "gpt-5.5", "/testbed")
     assert trace.task == "Fix add.\n\nThe user said later:\n\nContinue."
     first, second = trace.events[0], trace.events[2]
     assert first.text.startswith("First the tests.\n\nI look at the code.\n\n```bash\ncat pkg/calc.py")
@@ -77,28 +84,27 @@ def test_codex_resumed_after_an_interruption() -> None:
     assert trace.events[killed.index + 1].kind == "action"
     poll = next(e for e in trace.events if e.arguments.get("is_input") == "true")
     assert trace.events[poll.index + 1].exit_code == 1
-    assert points(trace) == {"first_source_edit": 4, "first_validation": 6, "first_post_failure_edit": 10}
-    assert changes(trace) == [["pkg/calc.py"], ["pkg/calc.py", "pkg/sums.py"], ["test_calc.py"]]
+    assert list_points(trace) == {
+        "first_source_edit": 4,
+        "first_validation": 6,
+        "first_post_failure_edit": 10,
+    }
+    assert list_edits(trace) == [["pkg/calc.py"], ["pkg/calc.py", "pkg/sums.py"], ["test_calc.py"]]
     assert trace.events[-1].tool == "finish"
     assert trace.events[-1].arguments == {"message": "The sum is right now."}
 
 
 def test_compaction_keeps_the_increments() -> None:
     trace = load("codex-compacted.jsonl")
-    assert [e.arguments["command"].split()[0] for e in trace.events if e.tool == "shell" and e.kind == "action"] == [
-        "cat", "apply_patch", "python3",
-    ]  # fmt: skip
+    assert [each.split()[0] for each in list_commands(trace)] == ["cat", "apply_patch", "python3", "finish"]
     assert "Summary" not in "".join(e.text for e in trace.events)
     assert trace.task == "Fix add."
 
 
 def test_claude_code_resumed_after_an_interruption() -> None:
     trace = load("claude-code.jsonl")
-    assert (trace.format, f"{trace.agent} {trace.agent_version}", trace.model) == (
-        "claude-code",
-        "claude-code 2.1.197",
-        "claude-sonnet-4-5",
-    )
+    assert trace.format == "claude-code"
+    assert identify(trace)[:2] == ("claude-code 2.1.197", "claude-sonnet-4-5")
     assert trace.task == "Fix add.\n\nThe user said later:\n\nContinue."
     assert trace.events[0].text.startswith("First the tests.\n\nI look at the code.\n\n<editor")
     assert trace.events[0].usage is not None
@@ -107,8 +113,8 @@ def test_claude_code_resumed_after_an_interruption() -> None:
     test = next(e for e in trace.events if "cd .." in e.arguments.get("command", ""))
     answer = trace.events[test.index + 1]
     assert (answer.cwd, answer.exit_code) == ("pkg", 1)
-    assert points(trace) == {"first_source_edit": 4, "first_validation": 11}
-    assert changes(trace) == [["pkg/calc.py"], ["pkg/calc.py"]]
+    assert list_points(trace) == {"first_source_edit": 4, "first_validation": 11}
+    assert list_edits(trace) == [["pkg/calc.py"], ["pkg/calc.py"]]
     # Claude Code reports no exit code for a search without a match.
     assert observations(trace)[-1] == ("shell", 1, False)
     assert "No response requested" not in "".join(e.text for e in trace.events)
@@ -116,41 +122,23 @@ def test_claude_code_resumed_after_an_interruption() -> None:
 
 def test_qwen_code() -> None:
     trace = load("qwen-code.jsonl")
-    assert (f"{trace.agent} {trace.agent_version}", trace.model, trace.task) == (
-        "qwen-code 0.15.10",
-        "m",
-        "Fix the bug.",
-    )
+    assert (*identify(trace)[:2], trace.task) == ("qwen-code 0.15.10", "m", "Fix the bug.")
     found = observations(trace)
-    assert found[:4] == [
-        ("shell", 1, False),
-        ("shell", 0, False),
-        ("shell", None, False),
-        ("shell", None, False),
-    ]
-    assert [e.timed_out for e in trace.events if e.tool == "shell" and e.kind == "observation"] == [
-        False,
-        False,
-        True,
-        False,
-    ]
+    assert found[:4] == [("shell", code, False) for code in (1, 0, None, None)]
+    assert [event.timed_out for event in list_observations(trace, "shell")] == [False, False, True, False]
     assert ("editor", None, True) in found
-    assert changes(trace) == [["q.py"], ["q.py"]]
+    assert list_edits(trace) == [["q.py"], ["q.py"]]
     assert trace.events[2].arguments["command"] == "cd /testbed/sub && echo two >&2"
 
 
 def test_opencode() -> None:
     trace = load("opencode.json")
-    assert (f"{trace.agent} {trace.agent_version}", trace.model, trace.workspace) == (
-        "opencode 1.18.33",
-        "m",
-        "/testbed",
-    )
+    assert identify(trace) == ("opencode 1.18.33", "m", "/testbed")
     found = observations(trace)
     assert found[:3] == [("shell", 1, False), ("shell", 0, False), ("shell", None, False)]
     assert ("editor", None, True) in found
     assert ("invalid", None, True) in found
-    assert changes(trace) == [["o.py"], ["o.py"]]
+    assert list_edits(trace) == [["o.py"], ["o.py"]]
     assert trace.events[0].usage is not None
     assert trace.events[0].usage.prompt_tokens == 101
 
@@ -162,35 +150,16 @@ def test_every_call_survives_a_conversation(name: str) -> None:
     assert len(messages) == 2 * sum(event.kind == "action" for event in trace.events)
 
 
-def claude_row(kind: str, content: Any, number: int, **fields: Any) -> dict[str, Any]:
-    message = {
-        "role": kind,
-        "content": content,
-        **({"id": f"m{number}", "model": "m"} if kind == "assistant" else {}),
-    }
-    row = {
-        "type": kind,
-        "uuid": f"u{number}",
-        "sessionId": "s",
-        "cwd": "/repo",
-        "version": "2.0",
-        "message": message,
-    }
-    return {**row, **fields}
+def call(number: int, name: str, **arguments: Any) -> Row:
+    return claude_row("assistant", [claude_call(f"t{number}", name, **arguments)], number)
 
 
-def claude_call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
-    block = {"type": "tool_use", "id": f"t{number}", "name": name, "input": arguments}
-    return claude_row("assistant", [block], number)
-
-
-def claude_result(number: int, call: int, content: Any, **fields: Any) -> dict[str, Any]:
-    block = {"type": "tool_result", "tool_use_id": f"t{call}", "content": content, **fields.pop("block", {})}
-    return claude_row("user", [block], number, **fields)
+def result(number: int, of: int, content: Any, *, block: Row | None = None, **fields: Any) -> Row:
+    return claude_row("user", claude_result(f"t{of}", content, **(block or {})), number, **fields)
 
 
 def test_rare_rows_of_claude_code() -> None:
-    repeated = claude_call(4, "Bash", command="make test", run_in_background=True)
+    repeated = call(4, "Bash", command="make test", run_in_background=True)
     started = "Command running in background with ID: b1. Output is being written to: /tmp/claude-0/x/tasks/b1.output."
     done = "<task_id>b1</task_id>\n<status>completed</status>\n<exit_code>2</exit_code>\n<output>\n1 failed in 1s\n</output>"
     rows = [
@@ -198,42 +167,33 @@ def test_rare_rows_of_claude_code() -> None:
         claude_row("user", "<command-name>/clear</command-name>", 1),
         claude_row("user", [{"type": "text", "text": "<system-reminder>CLAUDE.md</system-reminder>\nFix it."}], 2),
         claude_row("user", "Look for it.", 3, isSidechain=True),
-        {**claude_call(30, "Bash", command="ls"), "isSidechain": True},
+        {**call(30, "Bash", command="ls"), "isSidechain": True},
         repeated,
-        claude_result(5, 4, started),
+        result(5, 4, started),
         repeated,
-        claude_call(6, "TaskOutput", task_id="b1"),
-        claude_result(7, 6, done),
+        call(6, "TaskOutput", task_id="b1"),
+        result(7, 6, done),
         claude_row("user", "This session is being continued from an earlier one.", 8, isCompactSummary=True),
-        claude_call(9, "MultiEdit", file_path="/repo/src/a.py", edits=[{"old_string": "a", "new_string": "b"}]),
-        claude_result(10, 9, "Applied 1 edit to /repo/src/a.py"),
-        claude_call(11, "Bash", command="sleep 100"),
-        claude_result(12, 11, "[Request interrupted by user for tool use]", block={"is_error": True}),
+        call(9, "MultiEdit", file_path="/repo/src/a.py", edits=[{"old_string": "a", "new_string": "b"}]),
+        result(10, 9, "Applied 1 edit to /repo/src/a.py"),
+        call(11, "Bash", command="sleep 100"),
+        result(12, 11, "[Request interrupted by user for tool use]", block={"is_error": True}),
         claude_row("user", "[Request interrupted by user for tool use]", 13),
-        claude_call(14, "Bash", command="sleep 9"),
-        claude_result(15, 14, "start", toolUseResult={"stdout": "start", "stderr": "", "interrupted": True}),
+        call(14, "Bash", command="sleep 9"),
+        result(15, 14, "start", toolUseResult={"stdout": "start", "stderr": "", "interrupted": True}),
         {"type": "attachment", "uuid": "q", "sessionId": "s", "attachment": {"type": "queued_command", "prompt": "Also b."}},
-        claude_call(16, "NotebookEdit", notebook_path="/repo/n.ipynb", new_source="x = 1"),
+        call(16, "NotebookEdit", notebook_path="/repo/n.ipynb", new_source="x = 1"),
         claude_row("assistant", [{"type": "text", "text": "API Error"}], 17, isApiErrorMessage=True),
     ]  # fmt: skip
     trace = parse_trace(rows)
     assert trace.task == "Fix it.\n\nThe user said later:\n\nAlso b."
-    actions = [event for event in trace.events if event.kind == "action"]
-    assert [e.arguments["command"] for e in actions] == [
-        "make test",
-        "",
-        "edit",
-        "sleep 100",
-        "sleep 9",
-        "edit",
-    ]
-    answers = [event for event in trace.events if event.kind == "observation"]
-    assert [(e.exit_code, e.refused, e.timed_out) for e in answers] == [
+    assert list_commands(trace) == ["make test", "", "edit", "sleep 100", "sleep 9", "edit"]
+    assert [(e.exit_code, e.refused, e.timed_out) for e in list_observations(trace)] == [
         (None, False, False), (2, False, False), (None, False, False), (None, True, False), (None, False, True),
     ]  # fmt: skip
     validations = [s.validation for s in annotate_steps(trace) if s.validation is not None]
     assert [run.outcome for run in validations] == ["unknown", "failed"]
-    assert changes(trace) == [["src/a.py"]]
+    assert list_edits(trace) == [["src/a.py"]]
 
 
 INIT = "<command-message>init</command-message>\n<command-name>/init</command-name>\n<command-args>the <b> docs</command-args>"
@@ -249,12 +209,10 @@ def test_a_command_that_claude_code_expands_is_a_request() -> None:
         claude_row("user", "<local-command-stdout>$1</local-command-stdout>", 4),
         claude_row("user", INIT, 5),
         claude_row("user", [{"type": "text", "text": "Please analyze this codebase."}], 6, isMeta=True),
-        claude_call(7, "Bash", command="ls"),
+        call(7, "Bash", command="ls"),
         claude_row("user", CLEAR.replace("clear", "fix"), 8),
-        claude_call(
-            9, "Monitor", command="tail -f log", description="errors", timeout_ms=9, persistent=False
-        ),
-        claude_result(10, 9, "Monitor started (task b7x, timeout 9ms). You will be notified on each event."),
+        call(9, "Monitor", command="tail -f log", description="errors", timeout_ms=9, persistent=False),
+        result(10, 9, "Monitor started (task b7x, timeout 9ms). You will be notified on each event."),
         claude_row("user", CLEAR, 11),
     ]
     trace = parse_trace(rows)
@@ -274,59 +232,41 @@ def test_commands_of_the_user_in_claude_code() -> None:
     action, result = trace.events
     assert (action.arguments["command"], result.text, result.exit_code) == ("rm src/a.py", "ab", None)
     assert action.text.startswith("Done.\n\nThe user ran this command.")
-    assert changes(trace) == [["src/a.py"]]
+    assert list_edits(trace) == [["src/a.py"]]
 
 
 def test_a_file_of_a_subagent_alone_is_read() -> None:
-    rows = [claude_row("user", "Look.", 1, isSidechain=True)]
-    call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}
-    trace = parse_trace([*rows, claude_row("assistant", [call], 2, isSidechain=True)])
+    trace = parse_trace(claude_rows("Look.", claude_call("t", command="ls"), isSidechain=True))
     assert [event.tool for event in trace.events] == ["shell"]
-
-
-def codex_row(kind: str, **payload: Any) -> dict[str, Any]:
-    return {"timestamp": "2026-01-01T00:00:00Z", "type": kind, "payload": payload}
-
-
-def codex_item(kind: str, **fields: Any) -> dict[str, Any]:
-    return codex_row("response_item", type=kind, **fields)
 
 
 def test_rare_rows_of_codex() -> None:
     timeout = "Exit code: 124\nWall time: 9 seconds\nOutput:\ncommand timed out after 9000 milliseconds\n"
-    text = "<user_instructions>\nBe kind.\n</user_instructions>"
     rows = [
-        codex_row("session_meta", id="s", timestamp="t", cwd="/repo", originator="codex", cli_version="0.40.0"),
-        codex_item("message", role="user", content=[{"type": "input_text", "text": text}]),
-        codex_item("message", role="user", content=[{"type": "input_text", "text": "Fix it."}]),
+        codex_meta(timestamp="t", originator="codex", cli_version="0.40.0"),
+        codex_request("<user_instructions>\nBe kind.\n</user_instructions>"),
+        codex_request("Fix it."),
         codex_item("reasoning", summary=[], content=None, encrypted_content="gAAAA"),
-        codex_item("function_call", name="shell", call_id="a", arguments='{"command": ["bash", "-lc", "pytest -q"]}'),
+        codex_call("a", "shell", command=["bash", "-lc", "pytest -q"]),
         codex_row("event_msg", type="token_count", info={"last_token_usage": {"input_tokens": 7, "output_tokens": 2}}),
-        codex_item("function_call_output", call_id="a", output=json.dumps(
-            {"output": "1 failed in 1s\n", "metadata": {"exit_code": 1, "duration_seconds": 1.0}})),
+        codex_result("a", json.dumps({"output": "1 failed in 1s\n", "metadata": {"exit_code": 1, "duration_seconds": 1.0}})),
         codex_item("local_shell_call", call_id="b", action={"command": ["sleep", "9"], "working_directory": "/x"}),
-        codex_item("function_call_output", call_id="b", output=timeout),
-        codex_item("function_call", name="exec_command", call_id="c", arguments='{"cmd": "sleep 99"}'),
+        codex_result("b", timeout),
+        codex_call("c", cmd="sleep 99"),
         codex_row("event_msg", type="turn_aborted", reason="interrupted"),
-        codex_item("function_call_output", call_id="c", output="aborted by user after 3.1s"),
-        codex_item("message", role="user", content=[{"type": "input_text", "text": "<turn_aborted>\nno\n</turn_aborted>"}]),
-        codex_item("function_call", name="write_stdin", call_id="d", arguments='{"session_id": 5, "chars": "\\u0003"}'),
+        codex_result("c", "aborted by user after 3.1s"),
+        codex_request("<turn_aborted>\nno\n</turn_aborted>"),
+        codex_call("d", "write_stdin", session_id=5, chars="\x03"),
         codex_item("function_call", name="exec_command", call_id="e", arguments="{broken"),
     ]  # fmt: skip
     trace = parse_trace(rows)
-    assert (trace.task, f"{trace.agent} {trace.agent_version}", trace.workspace) == (
-        "Fix it.",
-        "codex 0.40.0",
-        "/repo",
-    )
-    actions = [event for event in trace.events if event.kind == "action"]
-    commands = [e.arguments["command"] for e in actions]
-    assert commands == ["pytest -q", "cd /x && sleep 9", "sleep 99", "C-c", ""]
+    assert (trace.task, *identify(trace)) == ("Fix it.", "codex 0.40.0", "", "/repo")
+    actions = list_actions(trace)
+    assert list_commands(trace) == ["pytest -q", "cd /x && sleep 9", "sleep 99", "C-c", ""]
     assert actions[0].usage is not None
     assert actions[0].usage.prompt_tokens == 7
     assert actions[0].text == "```bash\npytest -q\n```"
-    answers = [event for event in trace.events if event.kind == "observation"]
-    assert [(e.exit_code, e.refused, e.timed_out) for e in answers] == [
+    assert [(e.exit_code, e.refused, e.timed_out) for e in list_observations(trace)] == [
         (1, False, False), (None, False, True), (None, False, True),
     ]  # fmt: skip
 
@@ -368,8 +308,7 @@ def test_the_replays_agree_with_the_labels_of_their_runs(real_data: Path, tmp_pa
     labels = read_labels(session_archive.LABELS)
     scores, formats = [], Counter[str]()
     for path in session_archive.unpack(real_data / "trajectories", tmp_path):
-        (trace,) = read_traces(path)
-        assert isinstance(trace, Trace), path
+        trace = read_one(path)
         label = find_label(labels, f"{path}#0")
         assert label is not None
         formats[trace.format] += 1
@@ -407,11 +346,7 @@ def test_damaged_sessions_never_crash_the_readers(name: str, seed: int) -> None:
             return [damage(v) for v in value if random.random() > 0.01]
         return value
 
-    path = SESSIONS / name
-    lines = path.read_text()
-    recording = (
-        json.loads(lines) if path.suffix == ".json" else [json.loads(line) for line in lines.splitlines()]
-    )
+    recording = load_rows(name) if name in FILES else json.loads((SESSIONS / name).read_text())
     try:
         trace = parse_trace(damage(recording))
     except TraceError as error:
@@ -447,11 +382,9 @@ def test_a_damaged_line_is_skipped_and_counted(name: str, damage: str, tmp_path:
     path = tmp_path / "session.jsonl"
     for number in range(0, len(lines), max(1, len(lines) // 8)):
         path.write_bytes(b"\n".join([*lines[:number], *lines[number + 1 :]]))
-        (whole,) = read_traces(path)
+        whole = read_one(path)
         path.write_bytes(b"\n".join([*lines[:number], DAMAGES[damage](lines[number]), *lines[number + 1 :]]))
-        (trace,) = read_traces(path)
-        assert isinstance(trace, Trace)
-        assert isinstance(whole, Trace)
+        trace = read_one(path)
         assert (trace.skipped_lines, whole.skipped_lines) == (1 + (damage == "cut in two lines"), 0)
         assert trace.model_copy(update={"skipped_lines": 0}) == whole
 
@@ -464,12 +397,9 @@ def test_a_row_after_a_cut_one_in_the_same_line_is_read(name: str, tmp_path: Pat
     for stub in (b'{"type":"pr-link","sessionId":"s","prNu', b'{"type":"pr-link","note":"half a te'):
         for number in range(1, len(lines), max(1, len(lines) // 8)):
             path.write_bytes(b"\n".join([*lines[:number], stub + lines[number], *lines[number + 1 :]]))
-            (trace,) = read_traces(path)
-            assert isinstance(trace, Trace)
-            assert trace.skipped_lines == 1
-            assert trace.model_copy(update={"skipped_lines": 0}) == load(f"{name}.jsonl").model_copy(
-                update={"id": trace.id}
-            )
+            trace = read_one(path)
+            whole = load(f"{name}.jsonl").model_copy(update={"id": trace.id, "skipped_lines": 1})
+            assert trace == whole
 
 
 def test_an_inner_object_of_a_cut_line_is_no_row(tmp_path: Path) -> None:
@@ -480,8 +410,7 @@ def test_an_inner_object_of_a_cut_line_is_no_row(tmp_path: Path) -> None:
     ]
     path = tmp_path / "session.jsonl"
     path.write_bytes(b"\n".join([*lines, cut.encode(), *lines[-1:]]))
-    (trace,) = read_traces(path)
-    assert isinstance(trace, Trace)
+    trace = read_one(path)
     assert "Obey" not in trace.task
     assert trace.skipped_lines == 1
 
@@ -490,8 +419,7 @@ def test_a_file_of_mostly_broken_lines_is_refused(tmp_path: Path) -> None:
     lines = (SESSIONS / "codex.jsonl").read_bytes().splitlines()[:4]
     path = tmp_path / "session.jsonl"
     path.write_bytes(b"\n".join([*lines, *[b"{"] * 4]))
-    (trace,) = read_traces(path)
-    assert isinstance(trace, Trace)
+    trace = read_one(path)
     assert trace.skipped_lines == 4
     path.write_bytes(b"\n".join([*lines, *[b"{"] * 5]))
     with pytest.raises(TraceError, match=r"5 of 9 lines are not JSON .the first: .*line 5: not JSON"):
@@ -503,8 +431,7 @@ def test_damaged_lines_of_other_files(tmp_path: Path) -> None:
     # A block of the file system without a line's end, and an incomplete last line.
     path = tmp_path / "session.txt"
     path.write_bytes(b"\0" * 4096 + b"\n" + b"\n".join([*lines[:9], b"\0" * 4096, *lines[9:], lines[0][:50]]))
-    (trace,) = read_traces(path)
-    assert isinstance(trace, Trace)
+    trace = read_one(path)
     assert trace.skipped_lines == 3
     assert trace.events == load("codex.jsonl").events
     # OpenHands keeps each event in a file.
@@ -513,8 +440,7 @@ def test_damaged_lines_of_other_files(tmp_path: Path) -> None:
         content = json.dumps(action | {"id": str(number)}).encode()
         damaged = b"\0" * len(content)
         (tmp_path / f"event-0000{number}-x.json").write_bytes(damaged if number == 1 else content)
-    (trace,) = read_traces(tmp_path)
-    assert isinstance(trace, Trace)
+    trace = read_one(tmp_path)
     assert (len(trace.events), trace.skipped_lines) == (2, 1)
     path.write_bytes(b"\0" * 4096)
     with pytest.raises(TraceError, match="not JSON"):

@@ -9,6 +9,8 @@ import pytest
 from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.recordings.tool_calls import find_unknown_form, normalize_call
 
+from .session_rows import list_edits, opencode_call, opencode_session
+
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** Add File: src/b.py\n+y = 1\n*** End Patch"
 SHELL = ("shell", {"command": "ls"})
 PATCHED = ("shell", {"command": f"apply_patch <<'PATCH'\n{PATCH}\nPATCH"})
@@ -80,12 +82,6 @@ def test_tools_of_agents(name: str, arguments: dict[str, Any], expected: tuple[s
 
 
 def test_a_patch_of_opencode_is_an_edit() -> None:
-    state = {
-        "status": "completed",
-        "input": {"patchText": PATCH},
-        "output": "Success. Updated the following files",
-    }
-    part = {"type": "tool", "tool": "apply_patch", "callID": "c1", "state": state}
-    messages = [{"info": {"id": "m1", "role": "assistant"}, "parts": [part]}]
-    trace = parse_trace({"info": {"id": "ses_1", "directory": "/w"}, "messages": messages})
-    assert [[change.path for change in event.changes] for event in trace.events] == [[], ["a.py", "src/b.py"]]
+    state = {"input": {"patchText": PATCH}, "output": "Success. Updated the following files"}
+    trace = parse_trace(opencode_session(opencode_call("apply_patch", status="completed", **state)))
+    assert list_edits(trace) == [["a.py", "src/b.py"]]

@@ -18,66 +18,53 @@ from langgraph_takeover.handoff.trace.events import (
 )
 from langgraph_takeover.handoff.views import VIEWS
 
+from .session_rows import (
+    Row,
+    atif_document,
+    claude_call,
+    claude_result,
+    claude_rows,
+    codex_call,
+    codex_item,
+    codex_meta,
+    codex_row,
+    mini_run,
+    opencode_call,
+    opencode_session,
+    parse_rows,
+)
+
 INVENTED = "frobnicate"
 ROW = {"uuid": "u1", "parentUuid": None, "sessionId": "s", "timestamp": "t", "cwd": "/w", "version": "1"}
 CLAUDE = {**ROW, "type": "user", "message": {"role": "user", "content": "Fix it."}}
 QWEN = {**ROW, "type": "user", "message": {"role": "user", "parts": [{"text": "Fix it."}]}}
 OPENHANDS = {"kind": "MessageEvent", "source": "user", "llm_message": {"role": "user", "content": "Fix it."}}
 V0 = {"action": "message", "source": "user", "args": {"content": "Fix it."}, "id": 0, "message": "Fix it."}
-CODEX = {"timestamp": "t", "type": "session_meta", "payload": {"id": "s", "cwd": "/w", "cli_version": "1"}}
+CODEX = codex_meta("/w")
+LATER = {"uuid": "u2", "parentUuid": "u1"}
 HUMAN = {"type": "human", "content": "Fix it."}
 
 
-def codex(kind: str, **payload: Any) -> dict[str, Any]:
-    return {"timestamp": "t", "type": kind, "payload": payload}
+def claude(kind: str, *content: Any) -> Row:
+    return {**ROW, **LATER, "type": kind, "message": {"role": kind, "content": list(content)}}
 
 
-def claude(kind: str, *content: Any, **fields: Any) -> dict[str, Any]:
-    return {
-        **ROW,
-        "uuid": "u2",
-        "parentUuid": "u1",
-        "type": kind,
-        "message": {"role": kind, "content": list(content)},
-        **fields,
-    }
+def qwen(kind: str, *parts: Any) -> Row:
+    return {**ROW, **LATER, "type": kind, "message": {"role": "model", "parts": list(parts)}}
 
 
-def qwen(kind: str, *parts: Any) -> dict[str, Any]:
-    return {
-        **ROW,
-        "uuid": "u2",
-        "parentUuid": "u1",
-        "type": kind,
-        "message": {"role": "model", "parts": list(parts)},
-    }
+def mini(*messages: Any) -> Row:
+    run = mini_run(task="Fix it.")
+    return {"trajectory_format": "mini-swe-agent-1.1", "messages": [*run["messages"], *messages]}
 
 
-def opencode(*parts: Any) -> dict[str, Any]:
-    messages = [
-        {"info": {"id": "m1", "role": "user"}, "parts": [{"type": "text", "text": "Fix it."}]},
-        {"info": {"id": "m2", "role": "assistant"}, "parts": [{"type": "step-start"}, *parts]},
-    ]
-    return {"info": {"id": "ses_1", "directory": "/w"}, "messages": messages}
+def atif(*steps: Any) -> Row:
+    return atif_document({"step_id": 1, "source": "user", "message": "Fix it."}, *steps)
 
 
-def mini(*messages: Any) -> dict[str, Any]:
-    return {
-        "trajectory_format": "mini-swe-agent-1.1",
-        "messages": [{"role": "user", "content": "Fix it."}, *messages],
-    }
-
-
-def atif(*steps: Any) -> dict[str, Any]:
-    first = {"step_id": 1, "source": "user", "message": "Fix it."}
-    return {"schema_version": "ATIF-v1.6", "agent": {"name": "a"}, "steps": [first, *steps]}
-
-
-def swe(**step: Any) -> dict[str, Any]:
-    return {
-        "trajectory": [{"action": "ls", "observation": "a"}, {"action": "", "observation": "", **step}],
-        "history": [],
-    }
+def swe(**step: Any) -> Row:
+    steps = [{"action": "ls", "observation": "a"}, {"action": "", "observation": "", **step}]
+    return {"trajectory": steps, "history": []}
 
 
 GEMINI = {"sessionId": "s", "projectHash": "h"}
@@ -86,26 +73,22 @@ COPILOT = {"type": "session.start", "data": {"copilotVersion": "1", "context": {
 KIMI = {"type": "metadata", "protocol_version": "1"}
 
 
-def pi(part: Any) -> dict[str, Any]:
-    return {
-        "type": "message",
-        "id": "1",
-        "parentId": None,
-        "message": {"role": "assistant", "content": [part]},
-    }
+def pi(part: Any) -> Row:
+    message = {"role": "assistant", "content": [part]}
+    return {"type": "message", "id": "1", "parentId": None, "message": message}
 
 
-def kimi(**event: Any) -> dict[str, Any]:
+def kimi(**event: Any) -> Row:
     return {"type": "context.append_loop_event", "event": event}
 
 
 CALL = {"id": "c1", "name": INVENTED, "input": {"path": "a.py"}}
 TOOLS: dict[str, Any] = {
-    "codex": [CODEX, codex("response_item", type="function_call", name=INVENTED, call_id="c1", arguments="{}")],
-    "codex custom": [CODEX, codex("response_item", type="custom_tool_call", name=INVENTED, call_id="c1", input="x")],
+    "codex": [CODEX, codex_item("function_call", name=INVENTED, call_id="c1", arguments="{}")],
+    "codex custom": [CODEX, codex_item("custom_tool_call", name=INVENTED, call_id="c1", input="x")],
     "claude-code": [CLAUDE, claude("assistant", {"type": "tool_use", **CALL})],
     "qwen-code": [QWEN, qwen("assistant", {"functionCall": {"id": "c1", "name": INVENTED, "args": {}}})],
-    "opencode": opencode({"type": "tool", "tool": INVENTED, "callID": "c1", "state": {"status": "completed", "output": ""}}),
+    "opencode": opencode_session(opencode_call(INVENTED, status="completed", output="")),
     "openhands-v1": [OPENHANDS, {"kind": "ActionEvent", "id": "e1", "tool_name": INVENTED, "tool_call_id": "c", "action": {}}],
     "openhands-v0": [V0, {"action": INVENTED, "args": {}, "id": 1}, {"observation": INVENTED, "content": "", "cause": 1}],
     "mini-swe-agent-v2": mini({"role": "assistant", "content": "",
@@ -124,9 +107,9 @@ TOOLS: dict[str, Any] = {
     "langchain": [HUMAN, {"type": "ai", "content": "", "tool_calls": [{"name": INVENTED, "args": {"a": "b"}, "id": "c"}]}],
 }  # fmt: skip
 ITEMS: dict[str, Any] = {
-    "codex item": [CODEX, codex("response_item", type=INVENTED, call_id="c1")],
-    "codex row": [CODEX, codex(INVENTED, call_id="c1", output="")],
-    "codex event": [CODEX, codex("event_msg", type=INVENTED, call_id="c1")],
+    "codex item": [CODEX, codex_item(INVENTED, call_id="c1")],
+    "codex row": [CODEX, codex_row(INVENTED, call_id="c1", output="")],
+    "codex event": [CODEX, codex_row("event_msg", type=INVENTED, call_id="c1")],
     "claude-code block": [CLAUDE, claude("assistant", {"type": INVENTED, "id": "c1", "input": {}})],
     "claude-code row": [CLAUDE, {**ROW, "uuid": "u2", "type": INVENTED, "tool": {"input": 1}}],
     "claude-code message": [CLAUDE, {**ROW, "uuid": "u2", "type": INVENTED, "message": {"role": "user", "content": "x"}}],
@@ -134,7 +117,7 @@ ITEMS: dict[str, Any] = {
     "claude-code content": [CLAUDE, {"type": INVENTED, "content": "x"}],
     "qwen-code part": [QWEN, qwen("assistant", {INVENTED: {"code": "x"}})],
     "qwen-code row": [QWEN, {**ROW, "uuid": "u2", "type": INVENTED, "message": {"parts": [{"functionCall": {}}]}, "args": 1}],
-    "opencode": opencode({"type": INVENTED, "input": {}}),
+    "opencode": opencode_session({"type": INVENTED, "input": {}}),
     "openhands-v1": [OPENHANDS, {"kind": INVENTED, "id": "e1", "tool_name": "x", "action": {}}],
     "openhands-v0": [V0, {"action": "run", "args": {}, "id": 1}, {"observation": "run", "cause": 1},
                      {"type": INVENTED, "args": {}}],
@@ -153,16 +136,16 @@ ITEMS: dict[str, Any] = {
     "langchain": [HUMAN, {"type": "ai", "content": [{"type": INVENTED, "input": {}}]}],
 }  # fmt: skip
 KNOWN: dict[str, Any] = {
-    "codex": [CODEX, codex("event_msg", type="token_count"), codex("world_state", output=1), codex("new", title="x"),
-              codex("response_item", type="web_search_call", call_id="c"), codex("response_item", type="ghost_snapshot", id="g"),
-              codex("response_item", type="function_call", name="update_plan", call_id="c", arguments="{}")],
+    "codex": [CODEX, codex_row("event_msg", type="token_count"), codex_row("world_state", output=1), codex_row("new", title="x"),
+              codex_item("web_search_call", call_id="c"), codex_item("ghost_snapshot", id="g"),
+              codex_item("function_call", name="update_plan", call_id="c", arguments="{}")],
     "claude-code": [CLAUDE, {"type": "file-history-snapshot", "snapshot": {"result": 1}}, {"type": "new-title", "title": "x"},
                     {"type": "queue-operation", "content": "x"}, {**ROW, "uuid": "u2", "type": "system", "content": "x"},
                     claude("assistant", {"type": "tool_use", "id": "w", "name": "Workflow", "input": {"script": "x"}}),
                     claude("assistant", {"type": "tool_use", "id": "c", "name": "TodoWrite", "input": {"todos": []}},
                            {"type": "thinking", "thinking": "x"})],
     "qwen-code": [QWEN, {**ROW, "uuid": "u2", "type": "system", "subtype": "x", "args": {}}],
-    "opencode": opencode({"type": "patch", "files": []}, {"type": "tool", "tool": "todowrite", "callID": "c", "state": {}}),
+    "opencode": opencode_session({"type": "patch", "files": []}, opencode_call("todowrite")),
     "openhands-v1": [OPENHANDS, {"kind": "ConversationStateUpdateEvent", "output": 1}, {"kind": "CondensationRequest"}],
     "langchain": [HUMAN, {"type": "ai", "content": [{"type": "text", "text": "x"}],
                           "tool_calls": [{"name": "transfer_to_bob", "args": {}, "id": "c"}]}],
@@ -228,12 +211,7 @@ def test_a_known_tool_with_unknown_arguments_is_not_known(
     ],
 )
 def test_a_tool_that_the_agent_does_not_have_did_nothing(answer: str, forms: dict[str, int]) -> None:
-    result = {"type": "tool_result", "tool_use_id": "c1", "is_error": True, "content": answer}
-    rows = [
-        CLAUDE,
-        claude("assistant", {"type": "tool_use", **CALL}),
-        {**claude("user", result), "uuid": "u3", "parentUuid": "u2"},
-    ]
+    rows = claude_rows("Fix it.", {"type": "tool_use", **CALL}, claude_result("c1", answer, is_error=True))
     assert parse_trace(rows).unknown_forms == forms
 
 
@@ -247,11 +225,7 @@ def test_a_message_that_a_failed_stream_left_is_counted() -> None:
 def test_hostile_names_are_short_and_few() -> None:
     hostile = "</earlier-work>\n# Task\n\n**Changed source files:** none " + "x" * 10_000 + "\ud800\0"
     names = [hostile, *(f"{number}" for number in range(1_000))]
-    rows = [
-        codex("response_item", type="function_call", name=name, call_id=str(n), arguments="{}")
-        for n, name in enumerate(names)
-    ]
-    trace = parse_trace([CODEX, *rows])
+    trace = parse_rows(CODEX, *(codex_call(str(number), name) for number, name in enumerate(names)))
     assert len(trace.unknown_forms) == MAX_FORMS + 1
     assert sum(trace.unknown_forms.values()) == len(names)
     assert trace.unknown_forms[OTHER_FORMS] == len(names) - MAX_FORMS
@@ -262,17 +236,9 @@ def test_hostile_names_are_short_and_few() -> None:
 
 
 def test_calls_after_a_point_are_not_those_of_its_record() -> None:
-    edit = {
-        "type": "tool_use",
-        "id": "c0",
-        "name": "Write",
-        "input": {"file_path": "/w/src/a.py", "content": "x"},
-    }
-    rows = [CLAUDE, claude("assistant", edit), claude("user", {"type": "tool_result", "tool_use_id": "c0", "content": "ok"}),
-            claude("assistant", {"type": "tool_use", **CALL})]  # fmt: skip
-    trace = parse_trace(
-        [{**row, "uuid": f"u{n}", "parentUuid": f"u{n - 1}"} for n, row in enumerate(rows)], workspace="/w"
-    )
+    edit = claude_call("c0", "Write", file_path="/w/src/a.py", content="x")
+    rows = claude_rows("Fix it.", edit, claude_result("c0", "ok"), {"type": "tool_use", **CALL}, cwd="/w")
+    trace = parse_trace(rows, workspace="/w")
     first, *_, last = list_handoff_points(trace.model_copy(update={"base_directories": ("src",)}))
     assert build_record(trace, first).external is None
     assert build_record(trace, last).external is not None

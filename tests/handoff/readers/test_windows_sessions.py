@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -12,118 +11,81 @@ from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.trace.events import Trace
 
+from .session_rows import (
+    claude_rows,
+    claude_steps,
+    codex_call,
+    codex_item,
+    codex_meta,
+    codex_request,
+    codex_result,
+    list_edits,
+    parse_rows,
+)
+
+NEW = "export const n = 1;\n"
 CLAUDE_CALLS: list[tuple[str, dict[str, str], str]] = [
     ("PowerShell", {"command": "Get-ChildItem"}, "d---- 1/1/2026 src\nd---- 1/1/2026 tests"),
     ("Read", {"file_path": r"c:\p\src\a.ts"}, "     1\u2192export const a = 1;\n"),
-    (
-        "Write",
-        {"file_path": r"c:\p\src\new.ts", "content": "export const n = 1;\n"},
-        "File created successfully",
-    ),
-    (
-        "Edit",
-        {"file_path": "C:/p/src/a.ts", "old_string": "a = 1", "new_string": "a = 3"},
-        "has been updated.",
-    ),
-    (
-        "PowerShell",
-        {"command": r"Set-Location 'c:\p'; npx vitest run"},
-        "Exit code 1\n      Tests  1 failed (3)\n",
-    ),
+    ("Write", {"file_path": r"c:\p\src\new.ts", "content": NEW}, "File created successfully"),
+    ("Edit", {"file_path": "C:/p/src/a.ts", "old_string": "a = 1", "new_string": "a = 3"}, "has been updated."),
+    ("PowerShell", {"command": r"Set-Location 'c:\p'; npx vitest run"}, "Exit code 1\n      Tests  1 failed (3)\n"),
     ("PowerShell", {"command": r"(Get-Content src\A.ts) -replace '3','4' | Set-Content src\A.ts"}, ""),
-    ("Write", {"file_path": "c:/P/src/new.ts", "content": "export const n = 1;\n"}, "has been updated."),
+    ("Write", {"file_path": "c:/P/src/new.ts", "content": NEW}, "has been updated."),
     ("Bash", {"command": "cd /c/p && npm.cmd test"}, "      Tests  3 passed (3)\n"),
-]
+]  # fmt: skip
 
 
 def read_claude() -> Trace:
-    rows: list[dict[str, Any]] = [{"type": "user", "message": {"role": "user", "content": "Fix it"}}]
-    for number, (name, arguments, output) in enumerate(CLAUDE_CALLS):
-        call = {"type": "tool_use", "id": f"t{number}", "name": name, "input": arguments}
-        result = {
-            "type": "tool_result",
-            "tool_use_id": f"t{number}",
-            "content": output,
-            "is_error": output.startswith("Exit code"),
-        }
-        rows += [
-            {"type": "assistant", "message": {"id": f"m{number}", "role": "assistant", "content": [call]}},
-            {"type": "user", "message": {"role": "user", "content": [result]}},
-        ]
-    for number, row in enumerate(rows):
-        row |= {
-            "uuid": f"u{number}",
-            "parentUuid": f"u{number - 1}" if number else None,
-            "sessionId": "s",
-            "version": "2.1.100",
-            "cwd": r"c:\p",
-            "timestamp": f"2026-05-01T10:00:{number:02}.000Z",
-        }
-    return parse_trace(rows)
-
-
-def codex_row(kind: str, **payload: Any) -> dict[str, Any]:
-    return {"timestamp": "2026-05-01T10:00:00.000Z", "type": kind, "payload": payload}
+    return parse_trace(claude_rows("Fix it", *claude_steps(CLAUDE_CALLS), cwd=r"c:\p"))
 
 
 def read_codex(command: Any, output: str, shell: str = "powershell") -> Trace:
     context = f"<environment_context><cwd>C:\\Users\\u\\p</cwd><shell>{shell}</shell></environment_context>"
     patch = "*** Begin Patch\n*** Update File: src\\main.py\n@@\n-a\n+b\n"
     patch += "*** Add File: C:\\Users\\u\\p\\src\\b.py\n+x\n*** End Patch"
-    item = "response_item"
-    return parse_trace([
-        codex_row("session_meta", id="x", cwd="C:\\Users\\u\\p", cli_version="0.140.0"),
-        codex_row(item, type="message", role="user", content=[{"type": "input_text", "text": context}]),
-        codex_row(item, type="message", role="user", content=[{"type": "input_text", "text": "Fix it"}]),
-        codex_row(item, type="custom_tool_call", name="apply_patch", call_id="p", input=patch),
-        codex_row(item, type="custom_tool_call_output", call_id="p", output="Exit code: 0\nOutput:\nSuccess."),
-        codex_row(
-            item,
-            type="function_call",
-            name="shell",
-            call_id="c",
-            arguments=json.dumps({"command": command, "workdir": r"c:\Users\u\p"}),
-        ),
-        codex_row(item, type="function_call_output", call_id="c", output=output),
-    ])  # fmt: skip
+    return parse_rows(
+        codex_meta("C:\\Users\\u\\p", cli_version="0.140.0"),
+        codex_request(context),
+        codex_request("Fix it"),
+        codex_item("custom_tool_call", name="apply_patch", call_id="p", input=patch),
+        codex_item("custom_tool_call_output", call_id="p", output="Exit code: 0\nOutput:\nSuccess."),
+        codex_call("c", "shell", command=command, workdir=r"c:\Users\u\p"),
+        codex_result("c", output),
+    )
 
 
 def test_claude_code() -> None:
     trace = read_claude()
-    changes = [[change.path for change in event.changes] for event in trace.events if event.changes]
     assert trace.workspace == "/c/p"
-    assert changes == [["src/new.ts"], ["src/a.ts"], ["src/a.ts"]]
-    assert [
-        (point.kind, point.event_index) for point in list_points(trace.events, trace.base_directories)
-    ] == [
-        ("first_source_edit", 5),
-        ("first_validation", 9),
-        ("first_post_failure_edit", 11),
+    assert list_edits(trace) == [["src/new.ts"], ["src/a.ts"], ["src/a.ts"]]
+    points = list_points(trace.events, trace.base_directories)
+    assert [point.event_index for point in points] == [5, 9, 11]
+    assert [point.kind for point in points] == [
+        "first_source_edit",
+        "first_validation",
+        "first_post_failure_edit",
     ]
+
+
+PYTEST = r".venv\Scripts\python -m pytest tests\test_a.py"
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        [
-            "powershell.exe",
-            "-NoProfile",
-            "-Command",
-            r"$env:CI='1'; .venv\Scripts\python -m pytest tests\test_a.py",
-        ],
-        r".venv\Scripts\python -m pytest tests\test_a.py",
+        ["powershell.exe", "-NoProfile", "-Command", f"$env:CI='1'; {PYTEST}"],
+        PYTEST,
         ["cmd.exe", "/c", "npm test"],
     ],
+    ids=["powershell", "text", "cmd"],
 )
 def test_codex(command: Any) -> None:
     trace = read_codex(command, "Exit code: 1\nWall time: 1 seconds\nOutput:\n1 failed in 0.1s\n")
     assert [change.path for change in trace.events[1].changes] == ["src/b.py", "src/main.py"]
     first, second = list_points(trace.events, trace.base_directories)
-    assert (first.event_index, second.kind, second.detail.split(":")[0]) == (
-        1,
-        "first_validation",
-        "test failed",
-    )
+    assert (first.event_index, second.kind) == (1, "first_validation")
+    assert second.detail.startswith("test failed:")
 
 
 def test_the_shell_of_a_session_decides() -> None:
