@@ -48,29 +48,43 @@ def keys(*commands: str, is_complete: bool = False) -> str:
 
 
 EDIT = {"command": "str_replace", "path": "/app/src/a.py", "old_str": "x = 1", "new_str": "x = 2"}
+REPLACE = {"file_path": "/app/src/a.py", "old_string": "x = 1", "new_string": "x = 2"}
+READ = call(1, "Read", {"file_path": "/app/src/a.py"}, "x = 1")
+PYTEST = {"command": "pytest -q"}
+WRITE = "cat > /app/src/a.py <<'EOF'\nx = 2\nEOF"
+FUNCTION = f"<function=execute_bash>\n<parameter=command>\n{WRITE}\n</parameter>\n</function>"
+TAGS = (
+    "<response><commands><keystrokes duration='0.1'>echo 'x = 2' > src/a.py\n</keystrokes>"
+    "<keystrokes>pytest -q\n</keystrokes></commands><task_complete>true</task_complete></response>"
+)
+MEDIA = [
+    {"type": "text", "text": "shown"},
+    {"type": "image", "source": {"media_type": "image/png", "path": "images/1.png"}},
+    {"type": "audio", "source": {"media_type": "audio/wav", "path": "sound/1.wav"}},
+]
+RESULTS = [
+    {"source_call_id": "c1", "content": "one", "extra": {"part": 1}},
+    {"source_call_id": "c1", "content": "two"},
+    {"content": "without an id"},
+    {"content": "more"},
+]
+SUMMARY = {
+    "source": "system",
+    "message": "Context was summarised.",
+    "observation": {"results": [{"content": "s"}]},
+}
+CHILD = {"source_call_id": "c1", "content": "a.py", "subagent_trajectory_ref": [{"trajectory_id": "child"}]}
+PASSED = [{"content": "1 passed in 0.10s"}]
 SUBAGENT = document("qwen-coder", reply("I look.", call(1, "Bash", {"command": "ls"}, "a.py")))
 EXAMPLES: dict[str, dict[str, Any]] = {
     "calls of one reply": document(
         "claude-code",
         reply("First the tests.", tokens=5),
-        reply(
-            "",
-            call(1, "Read", {"file_path": "/app/src/a.py"}, "x = 1"),
-            call(2, "Bash", {"command": "pytest -q"}, "1 failed in 0.1s\n[exit_code] 1"),
-            reasoning_content="private",
-        ),
-        reply(
-            "Fix it.",
-            call(
-                3,
-                "Edit",
-                {"file_path": "/app/src/a.py", "old_string": "x = 1", "new_string": "x = 2"},
-                "The file /app/src/a.py has been updated.",
-            ),
-        ),
+        reply("", READ, call(2, "Bash", PYTEST, "1 failed in 0.1s\n[exit_code] 1"), reasoning_content="private"),
+        reply("Fix it.", call(3, "Edit", REPLACE, "The file /app/src/a.py has been updated.")),
         reply("Which test next?"),
         {"source": "user", "message": "All of them."},
-        reply("", call(4, "Bash", {"command": "pytest -q"}, "1 passed in 0.1s")),
+        reply("", call(4, "Bash", PYTEST, "1 passed in 0.1s")),
         reply("Done: x is 2."),
     ),
     "thought by a call": document(
@@ -81,10 +95,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     ),
     "functions as text": document(
         "openhands",
-        reply(
-            "<function=execute_bash>\n<parameter=command>\ncat > /app/src/a.py <<'EOF'\nx = 2\nEOF\n</parameter>\n</function>",
-            results=[{"content": "[The command completed with exit code 0.]"}],
-        ),
+        reply(FUNCTION, results=[{"content": "[The command completed with exit code 0.]"}]),
         reply("I forgot the function.", results=[{"content": "Please call a function."}]),
         reply("<function=finish>\n<parameter=message>Done</parameter>\n</function>"),
         version="ATIF-v1.5",
@@ -102,18 +113,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     ),
     "keystrokes as JSON": document(
         "terminus-2",
-        reply(keys("echo 'x = 2' > src/a.py", "pytest -q"), results=[{"content": "1 passed in 0.10s"}]),
+        reply(keys("echo 'x = 2' > src/a.py", "pytest -q"), results=PASSED),
         reply("no JSON", results=[{"content": "ERROR: Missing required fields"}]),
         reply(keys(is_complete=True), results=[{"content": "Are you sure?"}]),
         version="ATIF-v1.6",
     ),
     "keystrokes as tags": document(
         "terminus-2",
-        reply(
-            "<response><commands><keystrokes duration='0.1'>echo 'x = 2' > src/a.py\n</keystrokes>"
-            "<keystrokes>pytest -q\n</keystrokes></commands><task_complete>true</task_complete></response>",
-            results=[{"content": "1 passed in 0.10s"}],
-        ),
+        reply(TAGS, results=PASSED),
     ),
     "a block as text": document(
         "mini-swe-agent",
@@ -122,45 +129,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     ),
     "images and audio": document(
         "other",
-        reply(
-            [{"type": "text", "text": "See:"}],
-            call(
-                1,
-                "screenshot",
-                {"window": "main"},
-                [
-                    {"type": "text", "text": "shown"},
-                    {"type": "image", "source": {"media_type": "image/png", "path": "images/1.png"}},
-                    {"type": "audio", "source": {"media_type": "audio/wav", "path": "sound/1.wav"}},
-                ],
-            ),
-        ),
+        reply([{"type": "text", "text": "See:"}], call(1, "screenshot", {"window": "main"}, MEDIA)),
     ),
     "results of several kinds": document(
         "other",
-        reply(
-            "",
-            call(1, "Bash", {"command": "make"}),
-            call(2, "Bash", {"command": "ls"}),
-            results=[
-                {"source_call_id": "c1", "content": "one", "extra": {"part": 1}},
-                {"source_call_id": "c1", "content": "two"},
-                {"content": "without an id"},
-                {"content": "more"},
-            ],
-        ),
-        {"source": "system", "message": "Context was summarised.", "observation": {"results": [{"content": "s"}]}},
+        reply("", call(1, "Bash", {"command": "make"}), call(2, "Bash", {"command": "ls"}), results=RESULTS),
+        SUMMARY,
         {"source": "agent", "message": "", "llm_call_count": 0},
     ),
     "embedded subagents": document(
         "qwen-coder",
-        reply(
-            "Ask.",
-            call(1, "task", {"prompt": "look"}),
-            results=[
-                {"source_call_id": "c1", "content": "a.py", "subagent_trajectory_ref": [{"trajectory_id": "child"}]}
-            ],
-        ),
+        reply("Ask.", call(1, "task", {"prompt": "look"}), results=[CHILD]),
         trajectory_id="parent",
         subagent_trajectories=[{**SUBAGENT, "trajectory_id": "child"}],
         final_metrics={"total_steps": 2, "total_cost_usd": 0.02, "extra": {"vendor": 1}},

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, messages_to_dict
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage, messages_to_dict
+from langchain_core.messages.ai import UsageMetadata
 
 from langgraph_takeover.handoff.agents.session_files import AGENTS
 from langgraph_takeover.handoff.points import detectors
@@ -19,63 +20,62 @@ from langgraph_takeover.handoff.recordings.tool_calls import normalize_call
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, action_indices
 
 from ...random_examples import examples
+from .session_rows import (
+    BASH,
+    Row,
+    atif_call,
+    atif_document,
+    list_edits,
+    list_observations,
+    mini_result,
+    mini_run,
+    read_one,
+    text_part,
+)
 
 SHARED = Path(__file__).parents[4] / "shared" / "trajectories"
 
 
-def one(tmp_path: Path, data: Any, name: str = "t.json", format_name: str = "auto") -> Trace:
+def one(tmp_path: Path, data: Any, name: str = "t.json", **options: str) -> Trace:
     """The only trace of a file with this content."""
     path = tmp_path / name
     path.write_text(data if isinstance(data, str) else json.dumps(data))
-    (trace,) = read_traces(path, format_name)
-    assert isinstance(trace, Trace)
-    return trace
+    return read_one(path, **options)
 
 
 def kinds(trace: Trace) -> list[tuple[str, str]]:
     return [(event.kind, event.tool) for event in trace.events]
 
 
-def v1_observation(code: int, output: str) -> dict[str, str]:
-    return {"role": "user", "content": f"<returncode>{code}</returncode>\n<output>\n{output}\n</output>"}
+def reply(content: Any, **extra: Any) -> Row:
+    return {"role": "assistant", "content": content, **({"extra": extra} if extra else {})}
+
+
+def tool_result(call_id: str, output: str, code: int, content: str = "x", **extra: Any) -> Row:
+    shown = {"raw_output": output, "returncode": code, **extra}
+    return {"role": "tool", "tool_call_id": call_id, "content": content, "extra": shown}
 
 
 def test_mini_v1(tmp_path: Path) -> None:
     usage = {"prompt_tokens": 90, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 40}}
-    data = {
-        "instance_id": "proj__proj-1",
-        "trajectory_format": "mini-swe-agent-1",
-        "info": {"config": {"environment": {"cwd": "/testbed"}, "model": {"model_name": "m"}}},
-        "messages": [
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": "the task"},
-            {
-                "role": "assistant",
-                "content": "THOUGHT: look\n\n```bash\nls\n```",
-                "extra": {"response": {"usage": usage}},
-            },
-            v1_observation(0, "pkg\nsetup.py"),
-            {"role": "assistant", "content": "```bash\na\n```\nand\n```bash\nb\n```"},
-            {"role": "user", "content": "Please always provide EXACTLY ONE action"},
-            {"role": "assistant", "content": "```bash\nsleep 99\n```"},
-            {
-                "role": "user",
-                "content": "The last command <command>sleep 99</command> timed out and has been killed.",
-            },
-            {
-                "role": "assistant",
-                "content": "```bash\necho COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && git diff\n```",
-            },
-            {"role": "user", "content": "diff --git a/x b/x"},
-        ],
-    }
-    trace = one(tmp_path, data)
-    assert (trace.id, trace.format, trace.task, trace.model) == (
-        "proj__proj-1",
-        "mini-swe-agent-v1",
-        "the task",
-        "m",
-    )
+    killed = "The last command <command>sleep 99</command> timed out and has been killed."
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "the task"},
+        reply("THOUGHT: look\n\n```bash\nls\n```", response={"usage": usage}),
+        mini_result(0, "pkg\nsetup.py"),
+        reply("```bash\na\n```\nand\n```bash\nb\n```"),
+        {"role": "user", "content": "Please always provide EXACTLY ONE action"},
+        reply(BASH.format("sleep 99")),
+        {"role": "user", "content": killed},
+        reply(BASH.format("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && git diff")),
+        {"role": "user", "content": "diff --git a/x b/x"},
+    ]
+    config = {"environment": {"cwd": "/testbed"}, "model": {"model_name": "m"}}
+    run = {"trajectory_format": "mini-swe-agent-1", "info": {"config": config}, "messages": messages}
+    trace = one(tmp_path, {"instance_id": "proj__proj-1", **run})
+    assert (trace.id, trace.format, trace.task) == ("proj__proj-1", "mini-swe-agent-v1", "the task")
+    assert trace.model == "m"
     assert [event.tool for event in trace.events[::2]] == ["shell", UNREADABLE, "shell", "finish"]
     assert trace.events[0].usage is not None
     assert trace.events[0].usage.cached_tokens == 40
@@ -85,53 +85,21 @@ def test_mini_v1(tmp_path: Path) -> None:
 
 
 def test_mini_v2_with_parallel_calls(tmp_path: Path) -> None:
-    def call(number: int, command: str) -> dict[str, Any]:
+    def call(number: int, command: str) -> Row:
         return {"command": command, "tool_call_id": f"c{number}"}
 
-    data = {
-        "trajectory_format": "mini-swe-agent-1.1",
-        "messages": [
-            {"role": "user", "content": "task"},
-            {
-                "role": "assistant",
-                "content": "two",
-                "extra": {
-                    "actions": [call(1, "false"), call(2, "pytest -q")],
-                    "response": {"usage": {"prompt_tokens": 5, "completion_tokens": 6}},
-                },
-            },
-            {
-                "role": "tool",
-                "tool_call_id": "c2",
-                "content": "x",
-                "extra": {"raw_output": "1 passed in 0.1s", "returncode": 0},
-            },
-            {
-                "role": "tool",
-                "tool_call_id": "c1",
-                "content": "y",
-                "extra": {"raw_output": "", "returncode": 1},
-            },
-            {
-                "role": "user",
-                "content": "No tool calls found",
-                "extra": {"interrupt_type": "FormatError"},
-            },
-            {"role": "assistant", "content": None, "extra": {"actions": [call(3, "sleep 9")]}},
-            {
-                "role": "tool",
-                "tool_call_id": "c3",
-                "content": "z",
-                "extra": {
-                    "raw_output": "",
-                    "returncode": -1,
-                    "exception_info": "Command 'sleep 9' timed out after 5 seconds",
-                },
-            },
-            {"role": "exit", "content": "", "extra": {"exit_status": "Submitted"}},
-        ],
-    }
-    trace = one(tmp_path, data)
+    usage = {"prompt_tokens": 5, "completion_tokens": 6}
+    messages = [
+        {"role": "user", "content": "task"},
+        reply("two", actions=[call(1, "false"), call(2, "pytest -q")], response={"usage": usage}),
+        tool_result("c2", "1 passed in 0.1s", 0),
+        tool_result("c1", "", 1),
+        {"role": "user", "content": "No tool calls found", "extra": {"interrupt_type": "FormatError"}},
+        reply(None, actions=[call(3, "sleep 9")]),
+        tool_result("c3", "", -1, exception_info="Command 'sleep 9' timed out after 5 seconds"),
+        {"role": "exit", "content": "", "extra": {"exit_status": "Submitted"}},
+    ]
+    trace = one(tmp_path, {"trajectory_format": "mini-swe-agent-1.1", "messages": messages})
     observations = trace.events[1::2]
     assert trace.format == "mini-swe-agent-v2"
     assert [event.exit_code for event in observations] == [1, 0, None, None]
@@ -142,74 +110,54 @@ def test_mini_v2_with_parallel_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize("textual", [True, False])
 def test_mini_v2_variants(tmp_path: Path, textual: bool) -> None:
     if textual:
-        messages = [
-            {"role": "assistant", "content": "t\n\n```mswea_bash_command\nls\n```"},
-            {"role": "user", "content": "<returncode>0</returncode>\n<output>\na</output>"},
-        ]
+        result = "<returncode>0</returncode>\n<output>\na</output>"
+        messages = [reply("t\n\n```mswea_bash_command\nls\n```"), {"role": "user", "content": result}]
     else:
         output = [{"type": "message", "content": [{"type": "output_text", "text": "t"}]}]
         actions = [{"command": "ls", "tool_call_id": "c"}]
+        extra = {"raw_output": "a", "returncode": 0}
         messages = [
             {"object": "response", "output": output, "extra": {"actions": actions}},
-            {
-                "type": "function_call_output",
-                "call_id": "c",
-                "output": "a",
-                "extra": {"raw_output": "a", "returncode": 0},
-            },
+            {"type": "function_call_output", "call_id": "c", "output": "a", "extra": extra},
         ]
     trace = one(tmp_path, messages if textual else {"messages": messages})
     assert trace.format == "mini-swe-agent-v2"
     assert [(e.kind, e.exit_code) for e in trace.events] == [("action", None), ("observation", 0)]
 
 
-def swe(action: str, observation: str, **more: Any) -> dict[str, Any]:
-    state = {"working_dir": "/repo", "open_file": "n/a"}
-    return {
-        "action": action,
-        "observation": observation,
-        "response": "r",
-        "thought": "t",
-        "state": state,
-        **more,
-    }
+def swe(action: str, observation: str, **more: Any) -> Row:
+    step = {"action": action, "observation": observation, "response": "r", "thought": "t"}
+    return {**step, "state": {"working_dir": "/repo", "open_file": "n/a"}, **more}
 
 
 def test_swe_agent_with_windows(tmp_path: Path) -> None:
     window = "[File: /repo/pkg/a.py (3 lines total)]\n1:one\n2:two\n3:three\n"
-    trace = one(
-        tmp_path,
-        {
-            "history": [{"role": "user", "content": "task", "message_type": "observation"}],
-            "trajectory": [
-                swe("open pkg/a.py", window),
-                swe(
-                    "edit 2:2\n  two(\nend_of_edit",
-                    "Your proposed edit has introduced new syntax error(s).",
-                ),
-                swe("edit 2:2\nTWO\nend_of_edit", window.replace("two", "TWO") + "File updated."),
-                swe("python pkg/a.py", "nothing"),
-                swe("submit", "diff"),
-                swe("", "Exited (autosubmitted)"),
-            ],
-        },
-    )
+    steps = [
+        swe("open pkg/a.py", window),
+        swe("edit 2:2\n  two(\nend_of_edit", "Your proposed edit has introduced new syntax error(s)."),
+        swe("edit 2:2\nTWO\nend_of_edit", window.replace("two", "TWO") + "File updated."),
+        swe("python pkg/a.py", "nothing"),
+        swe("submit", "diff"),
+        swe("", "Exited (autosubmitted)"),
+    ]
+    task = {"role": "user", "content": "task", "message_type": "observation"}
+    trace = one(tmp_path, {"history": [task], "trajectory": steps})
     assert trace.format == "swe-agent-0.x"
     assert trace.workspace == "/repo"
     assert [event.refused for event in trace.events[1::2]] == [False, True, False, False, False, True]
-    assert [change.path for event in trace.events for change in event.changes] == ["pkg/a.py"]
+    assert list_edits(trace) == [["pkg/a.py"]]
     assert max(action_indices(trace.events).values()) == 4
     (point,) = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
     assert (point.kind, point.event_index) == ("first_source_edit", 5)
 
 
+WINDOW = "[File: /repo/pkg/a.py (2 lines total)]"
+
+
 @pytest.mark.parametrize(
     ("observation", "is_edit"),
     [
-        (
-            "[File: /repo/pkg/a.py (2 lines total)]\n1:one\n2:TWO\nFile updated. Please review the changes",
-            True,
-        ),
+        (f"{WINDOW}\n1:one\n2:TWO\nFile updated. Please review the changes", True),
         ("Text replaced. Please review the changes", True),
         ("/bin/bash: line 1: syntax error near unexpected token `('\n/bin/bash: line 1: `edit 2:2'", False),
         ("bash: -c: line 2: unexpected EOF while looking for matching `\"'", False),
@@ -217,24 +165,20 @@ def test_swe_agent_with_windows(tmp_path: Path) -> None:
         ("\nCOMMAND FAILED TO EXECUTE. RESTARTING PROCESS.", False),
         ("COMMAND FAILED TO EXECUTE. THE SHELL WAS RESTARTED", False),
         ("\nEXECUTION TIMED OUT", False),
-        (
-            "Your proposed edit has introduced new syntax error(s).\n[File: /repo/pkg/a.py (2 lines total)]",
-            False,
-        ),
+        (f"Your proposed edit has introduced new syntax error(s).\n{WINDOW}", False),
         ("", False),
     ],
 )
 def test_a_swe_agent_edit_counts_only_if_the_observation_shows_it(
     tmp_path: Path, observation: str, is_edit: bool
 ) -> None:
-    window = "[File: /repo/pkg/a.py (2 lines total)]\n1:one\n2:two"
     steps = [
-        swe("open pkg/a.py", window),
+        swe("open pkg/a.py", f"{WINDOW}\n1:one\n2:two"),
         swe("edit 2:2\nTWO\nend_of_edit", observation),
         swe("python pkg/a.py", "x"),
     ]
     trace = one(tmp_path, {"trajectory": steps})
-    assert [change.path for event in trace.events for change in event.changes] == ["pkg/a.py"] * is_edit
+    assert list_edits(trace) == [["pkg/a.py"]] * is_edit
     assert trace.events[3].refused is not is_edit
 
 
@@ -242,100 +186,59 @@ def test_swe_agent_with_str_replace(tmp_path: Path) -> None:
     def replace(old: str, new: str) -> str:
         return f"str_replace_editor str_replace /repo/pkg/a.py --old_str '{old}' --new_str '{new}'"
 
-    trace = one(
-        tmp_path,
-        {
-            "replay_config": "{}",
-            "trajectory": [
-                swe(
-                    replace("a", "b"),
-                    "No replacement was performed, old_str did not appear",
-                    execution_time=1,
-                ),
-                swe(replace("c", "d"), "The file /repo/pkg/a.py has been edited."),
-                swe(replace("d", "c"), "The file /repo/pkg/a.py has been edited."),
-                swe("cd pkg && pytest -q", "1 failed in 0.1s"),
-                swe(
-                    "str_replace_editor create /repo/repro.py --file_text 'x = 1\n'",
-                    "File created successfully at: /repo/repro.py",
-                ),
-                swe("python repro.py", "Traceback (most recent call last):\nValueError: x"),
-            ],
-        },
-    )
-    assert trace.format == "swe-agent-1.x"
-    steps = annotate_steps(trace)
-    assert [step.label for step in steps] == [
-        "refused",
-        "source edit",
-        "change",
-        "test",
-        "new file",
-        "command",
+    edited = "The file /repo/pkg/a.py has been edited."
+    create = "str_replace_editor create /repo/repro.py --file_text 'x = 1\n'"
+    run = [
+        swe(replace("a", "b"), "No replacement was performed, old_str did not appear", execution_time=1),
+        swe(replace("c", "d"), edited),
+        swe(replace("d", "c"), edited),
+        swe("cd pkg && pytest -q", "1 failed in 0.1s"),
+        swe(create, "File created successfully at: /repo/repro.py"),
+        swe("python repro.py", "Traceback (most recent call last):\nValueError: x"),
     ]
+    trace = one(tmp_path, {"replay_config": "{}", "trajectory": run})
+    assert trace.format == "swe-agent-1.x"
+    labels = [step.label for step in annotate_steps(trace)]
+    assert labels == ["refused", "source edit", "change", "test", "new file", "command"]
     # The shell is still in pkg/, which does not contain the written repro.py.
     assert trace.events[-1].cwd == "pkg"
 
 
-def oh0(number: int, action: str, **args: Any) -> dict[str, Any]:
+def oh0(number: int, action: str, **args: Any) -> Row:
     return {"id": number, "action": action, "source": "agent", "args": args}
 
 
-def oh0_observation(cause: int, kind: str, content: str, **metadata: Any) -> dict[str, Any]:
-    return {
-        "id": cause + 1,
-        "cause": cause,
-        "observation": kind,
-        "content": content,
-        "extras": {"metadata": metadata},
-    }
+def oh0_observation(cause: int, kind: str, content: str, **metadata: Any) -> Row:
+    observed = {"id": cause + 1, "cause": cause, "observation": kind, "content": content}
+    return {**observed, "extras": {"metadata": metadata}}
 
 
 def test_openhands_v0(tmp_path: Path) -> None:
+    silent = "[The command has no new output after 30 seconds. …]"
+    refused = '[Your command "ls" is NOT executed. The previous command is still running]'
+    path = "/workspace/p/pkg/a.py"
     history = [
         {"id": 0, "action": "message", "source": "user", "args": {"content": "task"}},
         oh0(1, "think", thought="hm"),
-        oh0(3, "edit", command="str_replace", path="/workspace/p/pkg/a.py", old_str="x", new_str="y"),
+        oh0(3, "edit", command="str_replace", path=path, old_str="x", new_str="y"),
         oh0_observation(3, "edit", "ERROR:\nNo replacement was performed."),
-        oh0(5, "edit", command="str_replace", path="/workspace/p/pkg/a.py", old_str="x", new_str="z"),
-        oh0_observation(5, "edit", "The file /workspace/p/pkg/a.py has been edited."),
+        oh0(5, "edit", command="str_replace", path=path, old_str="x", new_str="z"),
+        oh0_observation(5, "edit", f"The file {path} has been edited."),
         oh0(7, "run", command="pytest -q"),
-        oh0_observation(
-            7,
-            "run",
-            "..",
-            exit_code=-1,
-            working_dir="/workspace/p",
-            suffix="[The command has no new output after 30 seconds. …]",
-        ),
+        oh0_observation(7, "run", "..", exit_code=-1, working_dir="/workspace/p", suffix=silent),
         oh0(9, "run", command="ls"),
-        oh0_observation(
-            9,
-            "run",
-            "",
-            exit_code=-1,
-            suffix='[Your command "ls" is NOT executed. The previous command is still running]',
-        ),
+        oh0_observation(9, "run", "", exit_code=-1, suffix=refused),
         oh0(11, "run", command="", is_input=True),
         oh0_observation(11, "run", "2 passed in 40.1s", exit_code=0),
         oh0(13, "finish", final_thought="done"),
     ]
-    line = {
-        "instance_id": "p-1",
-        "instruction": "<uploaded_files>\n/workspace/p\n</uploaded_files>",
-        "history": history,
-    }
+    task = "<uploaded_files>\n/workspace/p\n</uploaded_files>"
+    line = {"instance_id": "p-1", "instruction": task, "history": history}
     trace = one(tmp_path, json.dumps(line), "output.jsonl")
     assert (trace.id, trace.format, trace.workspace) == ("p-1", "openhands-v0", "/workspace/p")
     steps = annotate_steps(trace)
-    assert [(s.action_index, s.label) for s in steps] == [
-        (0, "refused"),
-        (1, "source edit"),
-        (2, "test"),
-        (3, "refused"),
-        (4, "test"),
-        (5, "finish"),
-    ]
+    labels = ["refused", "source edit", "test", "refused", "test", "finish"]
+    assert [(step.action_index, step.label) for step in steps] == [*enumerate(labels)]
     assert [p.kind for p in steps[4].points] == ["first_validation"]
     assert steps[4].validation is not None
     assert steps[4].validation.outcome == "passed"
@@ -343,67 +246,44 @@ def test_openhands_v0(tmp_path: Path) -> None:
 
 def test_openhands_v0_of_2024(tmp_path: Path) -> None:
     code = "edit_file_by_replace('/workspace/a/app.js', to_replace='x', new_content='y')"
+    shown = "[File: /workspace/a/app.js (3 lines total after edit)]"
     pairs = [
         [{"action": "run", "args": {"command": "ls", "thought": ""}}, {"observation": "run", "content": "a"}],
-        [
-            {"action": "run_ipython", "args": {"code": code}},
-            {
-                "observation": "run_ipython",
-                "content": "[File: /workspace/a/app.js (3 lines total after edit)]",
-            },
-        ],
+        [{"action": "run_ipython", "args": {"code": code}}, {"observation": "run_ipython", "content": shown}],
     ]
     flat = [part for pair in pairs for part in pair]
     for history in (pairs, flat):
         trace = one(tmp_path, {"history": history, "instruction": "repository in /workspace"})
         assert kinds(trace)[2:] == [("action", "editor"), ("observation", "editor")]
-        assert [c.path for e in trace.events for c in e.changes] == ["a/app.js"]
+        assert list_edits(trace) == [["a/app.js"]]
 
 
 def test_openhands_v1_with_file_contents(tmp_path: Path) -> None:
-    def action(number: int, tool: str, **fields: Any) -> dict[str, Any]:
-        return {
-            "kind": "ActionEvent",
-            "id": f"a{number}",
-            "tool_name": tool,
-            "tool_call_id": f"t{number}",
-            "thought": [{"type": "text", "text": "why"}],
-            "action": fields,
-        }
+    def action(number: int, tool: str, **fields: Any) -> Row:
+        event = {"kind": "ActionEvent", "id": f"a{number}", "tool_call_id": f"t{number}"}
+        return {**event, "tool_name": tool, "thought": [text_part("why")], "action": fields}
 
-    def observation(number: int, **fields: Any) -> dict[str, Any]:
-        return {"kind": "ObservationEvent", "action_id": f"a{number}", "observation": fields}
+    def observation(number: int, text: str = "shown", **fields: Any) -> Row:
+        seen = {"content": [text_part(text)], **fields}
+        return {"kind": "ObservationEvent", "action_id": f"a{number}", "observation": seen}
 
-    text = [{"type": "text", "text": "shown"}]
+    edit = {"command": "str_replace", "path": "/workspace/p/src/a.py"}
     events = [
         action(1, "terminal", command="ls"),
-        observation(1, content=text, exit_code=0, metadata={"exit_code": 0, "working_dir": "/workspace/p"}),
-        action(
-            2, "file_editor", command="str_replace", path="/workspace/p/src/a.py", old_str="x", new_str="y"
-        ),
-        observation(
-            2,
-            content=text,
-            command="str_replace",
-            path="/workspace/p/src/a.py",
-            old_content="x",
-            new_content="y",
-        ),
-        action(
-            3, "file_editor", command="str_replace", path="/workspace/p/src/a.py", old_str="q", new_str="y"
-        ),
-        observation(3, content=text, is_error=True),
+        observation(1, exit_code=0, metadata={"exit_code": 0, "working_dir": "/workspace/p"}),
+        action(2, "file_editor", **edit, old_str="x", new_str="y"),
+        observation(2, **edit, old_content="x", new_content="y"),
+        action(3, "file_editor", **edit, old_str="q", new_str="y"),
+        observation(3, is_error=True),
         action(4, "terminal", command="a\nb"),
-        observation(
-            4, content=[{"type": "text", "text": "Cannot execute multiple commands at once."}], is_error=True
-        ),
+        observation(4, "Cannot execute multiple commands at once.", is_error=True),
         action(5, "think", thought="hm"),
         action(6, "terminal", command="make"),
     ]
     lines = "\n".join(json.dumps(event) for event in events)
     trace = one(tmp_path, lines, "events.jsonl")
     assert trace.format == "openhands-v1"
-    assert [e.refused for e in trace.events if e.kind == "observation"] == [False, False, True, True]
+    assert [event.refused for event in list_observations(trace)] == [False, False, True, True]
     (change,) = [c for e in trace.events for c in e.changes]
     assert (change.path, change.before and change.before[:8]) == ("src/a.py", "2d711642")
     assert trace.events[-1].kind == "action"
@@ -411,68 +291,44 @@ def test_openhands_v1_with_file_contents(tmp_path: Path) -> None:
     folder.mkdir()
     for number, event in enumerate(events):
         (folder / f"event-{number:05}-x.json").write_text(json.dumps(event))
-    (of_folder,) = read_traces(folder)
-    assert isinstance(of_folder, Trace)
-    assert of_folder.events == trace.events
+    assert read_one(folder).events == trace.events
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_atif_of_another_agent(tmp_path: Path, named: bool) -> None:
-    source = {"source_call_id": "1"} if named else {}
-    data = {
-        "schema_version": "ATIF-v1.6",
-        "session_id": "s",
-        "agent": {"name": "claude-code", "version": "2", "model_name": "m"},
-        "steps": [
-            {"step_id": 1, "source": "user", "message": "task"},
-            {
-                "step_id": 2,
-                "source": "agent",
-                "message": [{"type": "text", "text": "edit"}],
-                "metrics": {"prompt_tokens": 4, "completion_tokens": 2},
-                "tool_calls": [
-                    {
-                        "tool_call_id": "1",
-                        "function_name": "Edit",
-                        "arguments": {
-                            "file_path": "/testbed/src/a.py",
-                            "old_string": "x",
-                            "new_string": "y",
-                        },
-                    }
-                ],
-                "observation": {"results": [{**source, "content": "The file has been updated."}]},
-            },
-            {"step_id": 3, "source": "agent", "message": "only a thought"},
-        ],
+    result = {"source_call_id": "1"} if named else {}
+    edit = {"file_path": "/testbed/src/a.py", "old_string": "x", "new_string": "y"}
+    step = {
+        "message": [text_part("edit")],
+        "metrics": {"prompt_tokens": 4, "completion_tokens": 2},
+        "tool_calls": [atif_call("Edit", "1", **edit)],
+        "observation": {"results": [{**result, "content": "The file has been updated."}]},
     }
+    steps = (
+        {"source": "user", "message": "task"},
+        {"source": "agent", **step},
+        {"source": "agent", "message": "only a thought"},
+    )
+    numbered = [{"step_id": number, **each} for number, each in enumerate(steps, 1)]
+    agent = {"name": "claude-code", "version": "2", "model_name": "m"}
+    data = {**atif_document(*numbered), "session_id": "s", "agent": agent}
     trace = one(tmp_path, data)
     assert (trace.id, trace.format, trace.model, trace.task) == ("s", "atif", "m", "task")
     assert kinds(trace) == [("action", "editor"), ("observation", "editor"), ("action", "unreadable")]
     assert trace.events[0].usage is not None
-    assert [c.path for c in trace.events[1].changes] == ["src/a.py"]
+    assert list_edits(trace) == [["src/a.py"]]
     assert trace.events[2].text == "only a thought"
 
 
 def test_langchain_serializations(tmp_path: Path) -> None:
+    edit = {"file_path": "/app/src/a.py", "old_string": "x", "new_string": "y"}
+    usage = UsageMetadata(input_tokens=3, output_tokens=4, total_tokens=7)
+    run = ToolCall(name="execute", args={"command": "pytest -q"}, id="1")
     messages = [
         HumanMessage("task"),
-        AIMessage(
-            "look",
-            tool_calls=[{"name": "execute", "args": {"command": "pytest -q"}, "id": "1"}],
-            usage_metadata={"input_tokens": 3, "output_tokens": 4, "total_tokens": 7},
-        ),
+        AIMessage("look", tool_calls=[run], usage_metadata=usage),
         ToolMessage("1 failed in 0.1s\n[Command failed with exit code 1]", tool_call_id="1"),
-        AIMessage(
-            "",
-            tool_calls=[
-                {
-                    "name": "edit_file",
-                    "args": {"file_path": "/app/src/a.py", "old_string": "x", "new_string": "y"},
-                    "id": "2",
-                }
-            ],
-        ),
+        AIMessage("", tool_calls=[ToolCall(name="edit_file", args=edit, id="2")]),
         ToolMessage("Error: String not found in file", tool_call_id="2", status="error"),
     ]
     flat = [message.model_dump() for message in messages]
@@ -518,31 +374,23 @@ def test_an_incomplete_line_is_skipped_and_counted(tmp_path: Path) -> None:
     event = {"kind": "ActionEvent", "id": "1", "tool_name": "terminal", "action": {"command": "ls"}}
     path = tmp_path / "events.jsonl"
     path.write_text(json.dumps(event) + "\n" + json.dumps(event)[:-9])
-    (trace,) = read_traces(path)
-    assert isinstance(trace, Trace)
-    assert len(trace.events) == 1
+    assert len(read_one(path).events) == 1
     path.write_text(json.dumps(event)[:-9] + "\n" + json.dumps(event) + "\n" + json.dumps(event))
-    (trace,) = read_traces(path)
-    assert isinstance(trace, Trace)
+    trace = read_one(path)
     assert (len(trace.events), trace.skipped_lines) == (2, 1)
 
 
 def test_invalid_characters_become_escapes(tmp_path: Path) -> None:
-    block = {"role": "assistant", "content": "```bash\nsed -i 's/\ud800/x/' src/a.py\n```"}
-    trace = one(
-        tmp_path, {"messages": [block, v1_observation(0, "\udcff")], "trajectory_format": "mini-swe-agent-1"}
-    )
+    trace = one(tmp_path, mini_run(("sed -i 's/\ud800/x/' src/a.py", 0, "\udcff")))
     trace.model_dump_json().encode()
     assert len(annotate_steps(trace)) == 1
 
 
 def test_a_format_can_be_required(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "t"}, {"role": "assistant", "content": "```bash\nls\n```"}]
-    assert (
-        one(tmp_path, {"messages": messages}, format_name="mini-swe-agent-v1").format == "mini-swe-agent-v1"
-    )
+    data = {"messages": [{"role": "user", "content": "t"}, reply(BASH.format("ls"))]}
+    assert one(tmp_path, data, format_name="mini-swe-agent-v1").format == "mini-swe-agent-v1"
     with pytest.raises(TraceError, match="format is mini-swe-agent-v1, not atif"):
-        one(tmp_path, {"messages": messages}, format_name="atif")
+        one(tmp_path, data, format_name="atif")
 
 
 @pytest.fixture(scope="module")

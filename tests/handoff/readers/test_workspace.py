@@ -12,6 +12,18 @@ from langgraph_takeover.handoff.readers import describe_warnings, parse_trace
 from langgraph_takeover.handoff.recordings.workspace import Workspace, WorkspaceEvidence
 from langgraph_takeover.handoff.trace.events import Trace
 
+from .session_rows import (
+    Row,
+    atif_call,
+    atif_document,
+    atif_results,
+    atif_step,
+    claude_rows,
+    claude_steps,
+    mini_run,
+    text_part,
+)
+
 FAILED = "1 failed in 0.1s"
 DIRECTORIES = (
     "/workspace", "/app", "/workspace/org__repo__1.0", "/workspace/project/shop", "/home/user/src/x", "/data/projects/x",
@@ -19,18 +31,14 @@ DIRECTORIES = (
 )  # fmt: skip
 
 
-def sdk_events(steps: list[tuple[str, str]], directory: str, task: str = "fix") -> list[dict[str, Any]]:
+def sdk_events(steps: list[tuple[str, str]], directory: str, task: str = "fix") -> list[Row]:
     """Events of the OpenHands SDK; a step is a command, or the path of an edit, and its output or a later directory."""
-    rows: list[dict[str, Any]] = [
-        {
-            "kind": "MessageEvent",
-            "source": "user",
-            "llm_message": {"content": [{"type": "text", "text": task}]},
-        }
+    rows: list[Row] = [
+        {"kind": "MessageEvent", "source": "user", "llm_message": {"content": [text_part(task)]}}
     ]
     for number, (action, output) in enumerate(steps):
         call = {"id": f"a{number}", "tool_call_id": f"c{number}", "kind": "ActionEvent"}
-        observed: dict[str, Any] = {"content": [{"type": "text", "text": output}]}
+        observed: Row = {"content": [text_part(output)]}
         if action.startswith("/"):
             call |= {"tool_name": "file_editor"}
             arguments = {"command": "str_replace", "path": action, "old_str": "1", "new_str": "2"}
@@ -45,28 +53,20 @@ def sdk_events(steps: list[tuple[str, str]], directory: str, task: str = "fix") 
     return rows
 
 
-def atif(*steps: tuple[str, str]) -> dict[str, Any]:
+def atif(*steps: tuple[str, str]) -> Row:
     """An ATIF document; a step is a command, or the path of an edit, and its output."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for action, output in steps:
         edit = {"command": "str_replace", "path": action, "old_str": "1", "new_str": "2"}
-        name, arguments = ("editor", edit) if action.startswith("/") else ("bash", {"command": action})
-        call = {"tool_call_id": "c", "function_name": name, "arguments": arguments}
-        results = {"results": [{"source_call_id": "c", "content": output}]}
-        rows.append({"source": "agent", "message": "", "tool_calls": [call], "observation": results})
-    return {"schema_version": "ATIF-v1.6", "agent": {"name": "a"}, "steps": rows}
+        call = atif_call("editor", **edit) if action.startswith("/") else atif_call("bash", command=action)
+        rows.append(atif_step([call], atif_results(("c", output))))
+    return atif_document(*rows)
 
 
-def mini(cwd: str, *steps: tuple[str, str]) -> dict[str, Any]:
+def mini(cwd: str, *steps: tuple[str, str]) -> Row:
     """A run with a new shell for each command, which starts in a directory that the recording states."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "fix"}]
-    for command, output in steps:
-        messages.append({"role": "assistant", "content": f"```bash\n{command}\n```"})
-        messages.append(
-            {"role": "user", "content": f"<returncode>0</returncode>\n<output>\n{output}\n</output>"}
-        )
     config = {"environment": {"cwd": cwd}}
-    return {"trajectory_format": "mini-swe-agent-1", "info": {"config": config}, "messages": messages}
+    return mini_run(*((command, 0, output) for command, output in steps), info={"config": config})
 
 
 def changed(trace: Trace) -> list[str]:
@@ -172,18 +172,10 @@ def test_the_repository_is_where_most_of_the_edits_are(recording: Any, directory
 
 def test_a_session_on_windows() -> None:
     """Claude Code writes paths of Windows; its shell names the same files in another way."""
-    rows: list[dict[str, Any]] = []
-
-    def add(role: str, *parts: dict[str, Any]) -> None:
-        row = {"type": role, "uuid": f"u{len(rows)}", "sessionId": "s", "cwd": "C:\\Users\\me\\shop"}
-        rows.append({**row, "message": {"id": f"m{len(rows)}", "role": role, "content": list(parts)}})
-
     edit = {"file_path": "C:\\Users\\me\\shop\\tests\\test_a.py", "old_string": "1", "new_string": "2"}
-    calls = [("Edit", edit), ("Bash", {"command": "cd /c/Users/me/shop && sed -i s/1/2/ pkg/a.py"})]
-    for name, arguments in calls:
-        add("assistant", {"type": "tool_use", "id": "t", "name": name, "input": arguments})
-        add("user", {"type": "tool_result", "tool_use_id": "t", "content": "ok"})
-    trace = parse_trace(rows)
+    command = "cd /c/Users/me/shop && sed -i s/1/2/ pkg/a.py"
+    steps = claude_steps([("Edit", edit, "ok"), ("Bash", {"command": command}, "ok")])
+    trace = parse_trace(claude_rows(*steps, cwd="C:\\Users\\me\\shop"))
     assert (trace.workspace, changed(trace)) == ("/c/Users/me/shop", ["tests/test_a.py", "pkg/a.py"])
     assert fired(trace) == [("first_source_edit", 1)]
 
@@ -225,12 +217,9 @@ def test_lost_edits_beside_others_are_reported() -> None:
     assert describe_warnings(trace) == (
         "1 edited code file (/repo/pkg/a.py), not in /repo/.trees/x: not counted as edits (pass --workspace DIR)",
     )
-    scratch = [
-        ("echo 'x = 1' > /home/me/t.py", ""),
-        ("sed -i s/1/2/ /home/me/t.py", ""),
-        ("sed -i s/1/2/ /tmp/u.py", ""),
-    ]
-    assert describe_warnings(parse_trace(mini("/testbed", *scratch, ("sed -i s/1/2/ pkg/a.py", "")))) == ()
+    commands = ("echo 'x = 1' > /home/me/t.py", "sed -i s/1/2/ /home/me/t.py", "sed -i s/1/2/ /tmp/u.py")
+    scratch = mini("/testbed", *((each, "") for each in commands), ("sed -i s/1/2/ pkg/a.py", ""))
+    assert describe_warnings(parse_trace(scratch)) == ()
 
 
 def test_relative_paths_are_inside_an_unknown_directory() -> None:
