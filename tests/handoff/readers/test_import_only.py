@@ -17,31 +17,25 @@ from langgraph_takeover.handoff.readers.aider import parse_edits
 from langgraph_takeover.handoff.readers.gemini_cli import parse_result
 from langgraph_takeover.handoff.trace.events import Trace
 
-SESSIONS = Path(__file__).parent / "sessions"
+from .session_rows import (
+    LATER,
+    SESSIONS,
+    Row,
+    list_actions,
+    list_commands,
+    list_edits,
+    list_observations,
+    load,
+    load_rows,
+    read_one,
+)
+
 TASK = "The sum in pkg/calc.py is wrong. Fix it."
 RECORDED = {
     "gemini-cli.jsonl": "gemini-cli", "gemini-cli-stream.jsonl": "gemini-cli", "pi.jsonl": "pi",
     "copilot-cli.jsonl": "copilot-cli", "kimi-code.jsonl": "kimi-code", "kimi-cli-wire.jsonl": "kimi-code",
     "kimi-cli-context.jsonl": "kimi-code",
 }  # fmt: skip
-
-
-def load(name: str) -> Trace:
-    (trace,) = read_traces(SESSIONS / name)
-    assert isinstance(trace, Trace)
-    return trace
-
-
-def list_results(trace: Trace, tool: str) -> list[Any]:
-    return [each for each in trace.events if each.kind == "observation" and each.tool == tool]
-
-
-def list_edits(trace: Trace) -> list[list[str]]:
-    return [[change.path for change in each.changes] for each in trace.events if each.changes]
-
-
-def list_rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (SESSIONS / name).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -96,15 +90,14 @@ def test_a_broken_line_is_skipped_and_counted(name: str, tmp_path: Path) -> None
     lines = (SESSIONS / name).read_bytes().splitlines()
     path = tmp_path / "session.jsonl"
     path.write_bytes(b"\n".join([*lines[:4], b"\0" * 200, *lines[4:], lines[-1][:20]]))
-    (trace,) = read_traces(path)
-    assert isinstance(trace, Trace)
+    trace = read_one(path)
     assert trace.skipped_lines == 2
     assert trace.events == load(name).events
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_unfinished_sessions_are_read(name: str) -> None:
-    rows = list_rows(name)
+    rows = load_rows(name)
     for end in range(1, len(rows), 3):
         try:
             trace = parse_trace(rows[:end])
@@ -115,23 +108,18 @@ def test_unfinished_sessions_are_read(name: str) -> None:
 
 
 def test_background_commands_that_still_run() -> None:
-    rows = [row for row in list_rows("copilot-cli.jsonl") if row["type"] != "system.notification"]
+    rows = [row for row in load_rows("copilot-cli.jsonl") if row["type"] != "system.notification"]
     assert parse_trace(rows[:-12]).running == ("echo begin; sleep 90", "echo begin; sleep 90")
-    rows = [row for row in list_rows("kimi-code.jsonl") if row["type"] != "task.terminated"]
+    rows = [row for row in load_rows("kimi-code.jsonl") if row["type"] != "task.terminated"]
     assert parse_trace(rows).running == ("echo begin; sleep 20", "sleep 30")
 
 
-def pi(number: int, parent: int | None, role: str, content: Any, **fields: Any) -> dict[str, Any]:
-    parent_id = None if parent is None else str(parent)
-    return {
-        "type": "message",
-        "id": str(number),
-        "parentId": parent_id,
-        "message": {"role": role, "content": content, **fields},
-    }
+def pi(number: int, parent: int | None, role: str, content: Any, **fields: Any) -> Row:
+    link = {"id": str(number), "parentId": None if parent is None else str(parent)}
+    return {"type": "message", **link, "message": {"role": role, "content": content, **fields}}
 
 
-def pi_call(call_id: str, name: str, **arguments: Any) -> list[dict[str, Any]]:
+def pi_call(call_id: str, name: str, **arguments: Any) -> list[Row]:
     return [{"type": "toolCall", "id": call_id, "name": name, "arguments": arguments}]
 
 
@@ -151,77 +139,48 @@ def test_a_withdrawn_branch_of_pi() -> None:
     ]  # fmt: skip
     trace = parse_trace(rows)
     assert (trace.task, trace.withdrawn_actions, trace.withdrawn_files) == ("Second.", 1, ("a.py",))
-    assert [(each.text, each.exit_code) for each in list_results(trace, "shell")] == [
-        ("none", 2),
-        ("built", 0),
-    ]
+    shown = [(each.text, each.exit_code) for each in list_observations(trace, "shell")]
+    assert shown == [("none", 2), ("built", 0)]
     assert "The user ran this command." in trace.events[2].text
 
 
 def test_openclaw() -> None:
     sent = 'Conversation info (untrusted metadata):\n```json\n{"message_id": 1}\n```\n\n[Thu 2026-02-26 10:00 UTC] Fix it.'
+    run, poll = {"command": "npm test"}, {"action": "poll", "sessionId": "calm-reef"}
+    waiting = {"status": "running", "sessionId": "calm-reef"}
+    failed = {"status": "completed", "exitCode": 1}
+    done = {"status": "completed", "exitCode": 0, "cwd": "/w"}
     results = [
+        ("exec", run, waiting, "Command still running (session calm-reef, pid 7)."),
+        ("process", poll, failed, "1 failed\n\nProcess exited with code 1."),
+        ("exec", run, done, "(no output)"),
         (
-            "exec",
-            {"status": "running", "sessionId": "calm-reef"},
-            "Command still running (session calm-reef, pid 7).",
+            "read",
+            {"file_path": "x.md"},
+            {"status": "error"},
+            '{"status": "error", "tool": "read", "error": "ENOENT"}',
         ),
-        ("process", {"status": "completed", "exitCode": 1}, "1 failed\n\nProcess exited with code 1."),
-        ("exec", {"status": "completed", "exitCode": 0, "cwd": "/w"}, "(no output)"),
     ]
     rows = [PI, pi(0, None, "user", sent)]
-    for number, (name, details, text) in enumerate(results):
-        arguments = (
-            {"action": "poll", "sessionId": "calm-reef"} if name == "process" else {"command": "npm test"}
-        )
-        rows.append(pi(2 * number + 1, 2 * number, "assistant", pi_call("c", name, **arguments)))
-        rows.append(
-            pi(
-                2 * number + 2,
-                2 * number + 1,
-                "toolResult",
-                text,
-                toolCallId="c",
-                toolName=name,
-                details=details,
-            )
-        )
-    error = '{"status": "error", "tool": "read", "error": "ENOENT"}'
-    rows.append(pi(7, 6, "assistant", pi_call("c", "read", file_path="x.md")))
-    # A parent that is not in the file is the row before.
-    rows.append(
-        pi(
-            8,
-            99,
-            "toolResult",
-            error,
-            toolCallId="c",
-            toolName="read",
-            isError=False,
-            details={"status": "error"},
-        )
-    )
+    for number, (name, arguments, details, text) in enumerate(results):
+        at = 2 * number
+        # A parent that is not in the file is the row before.
+        parent = 99 if name == "read" else at + 1
+        ended = {"toolCallId": "c", "toolName": name, "details": details}
+        rows.append(pi(at + 1, at, "assistant", pi_call("c", name, **arguments)))
+        rows.append(pi(at + 2, parent, "toolResult", text, **ended, isError=False))
     trace = parse_trace(rows)
     assert (trace.task, trace.unknown_forms, trace.running) == ("Fix it.", {}, ())
-    assert [each.refused for each in trace.events if each.kind == "observation"] == [
-        False,
-        False,
-        False,
-        True,
-    ]
-    assert [each.exit_code for each in list_results(trace, "shell")] == [None, 1, 0]
+    assert [each.refused for each in list_observations(trace)] == [False, False, False, True]
+    assert [each.exit_code for each in list_observations(trace, "shell")] == [None, 1, 0]
 
 
-def gemini(kind: str, message_id: str, content: Any = "", *calls: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": message_id,
-        "type": kind,
-        "content": content,
-        **({"toolCalls": list(calls)} if calls else {}),
-    }
+def gemini(kind: str, message_id: str, content: Any = "", *calls: Row) -> Row:
+    made = {"toolCalls": list(calls)} if calls else {}
+    return {"id": message_id, "type": kind, "content": content, **made}
 
 
-def gemini_call(name: str, output: str, status: str = "success", **arguments: Any) -> dict[str, Any]:
+def gemini_call(name: str, output: str, status: str = "success", **arguments: Any) -> Row:
     response = [{"functionResponse": {"id": name, "name": name, "response": {"output": output}}}]
     return {"id": name, "name": name, "args": arguments, "status": status, "result": response}
 
@@ -230,16 +189,12 @@ GEMINI = {"sessionId": "s", "projectHash": "h", "kind": "main"}
 
 
 def test_gemini_cli_goes_back_compresses_and_repeats() -> None:
-    context = (
-        "<session_context>\nThis is the Gemini CLI.\n- **Workspace Directories:**\n  - /w\n</session_context>"
-    )
+    directories = "- **Workspace Directories:**\n  - /w"
+    context = f"<session_context>\nThis is the Gemini CLI.\n{directories}\n</session_context>"
     write = gemini_call("write_file", "ok", file_path="a.py", content="x")
     run = gemini_call("run_shell_command", "Output: (empty)\nProcess Group PGID: 4", command="make")
-    referenced = [
-        {"text": "Fix @b.py."},
-        {"text": "\n--- Content from referenced files ---"},
-        {"text": "secret"},
-    ]
+    texts = ("Fix @b.py.", "\n--- Content from referenced files ---", "secret")
+    referenced = [{"text": text} for text in texts]
     rows = [
         GEMINI, {"$set": {"messages": [gemini("user", "0", [{"text": context}])]}},
         gemini("user", "1", "First."), gemini("gemini", "2", "I write."), gemini("gemini", "2", "I write.", write),
@@ -259,20 +214,16 @@ def test_gemini_cli_goes_back_compresses_and_repeats() -> None:
 
 def test_gemini_cli_names_its_directory_in_a_result(tmp_path: Path) -> None:
     """Older versions record no directory. A file of one document may be called `.jsonl`, and `!` runs a command of the user."""
-    write = gemini_call(
-        "write_file", "Successfully overwrote file: /home/u/p/src/a.py.", file_path="src/a.py", content="x"
-    )
+    shown = "Successfully overwrote file: /home/u/p/src/a.py."
+    write = gemini_call("write_file", shown, file_path="src/a.py", content="x")
     ran = "I ran the following shell command:\n```sh\necho \\`x\\`\n```\n\nThis produced the following result:\n```\nx\n```"
     messages = [gemini("user", "1", "Go."), gemini("gemini", "2", "", write), gemini("user", "3", ran),
                 gemini("user", "4", "System: Please continue."), gemini("gemini", "5", "Done.")]  # fmt: skip
     path = tmp_path / "full.jsonl"
     path.write_text(json.dumps({**GEMINI, "messages": messages}, indent=2))
-    (trace,) = read_traces(path)
-    assert isinstance(trace, Trace)
+    trace = read_one(path)
     assert (trace.workspace, trace.task, list_edits(trace)) == ("/home/u/p", "Go.", [["src/a.py"]])
-    assert [
-        each.arguments["command"] for each in trace.events if each.tool == "shell" and each.arguments
-    ] == ["echo `x`"]
+    assert [each.arguments["command"] for each in list_actions(trace) if each.tool == "shell"] == ["echo `x`"]
 
 
 @pytest.mark.parametrize(
@@ -294,13 +245,12 @@ def test_results_of_all_versions_of_gemini_cli(text: str, code: int | None, outp
 
 
 def test_copilot_cli_rare_events() -> None:
-    def event(kind: str, **data: Any) -> dict[str, Any]:
+    def event(kind: str, **data: Any) -> Row:
         return {"type": kind, "id": "e", "parentId": None, "data": data}
 
-    def done(call_id: str, content: str, **data: Any) -> dict[str, Any]:
-        return event(
-            "tool.execution_complete", toolCallId=call_id, success=True, result={"content": content}, **data
-        )
+    def done(call_id: str, content: str, **data: Any) -> Row:
+        result = {"success": True, "result": {"content": content}}
+        return event("tool.execution_complete", toolCallId=call_id, **result, **data)
 
     patch = "*** Begin Patch\n*** Update File: a.py\n@@\n-x\n+y\n*** End Patch\n"
     requests = [{"toolCallId": "c", "name": "apply_patch", "arguments": patch}]
@@ -318,18 +268,16 @@ def test_copilot_cli_rare_events() -> None:
     ])  # fmt: skip
     assert trace.task == "Fix it.\n[attached: plan.png]"
     assert list_edits(trace) == [["a.py"]]
-    assert [each.arguments.get("command", "").split()[0] for each in trace.events if each.kind == "action"] == [
-        "apply_patch", "make", "view",
-    ]  # fmt: skip
+    assert [command.split()[0] for command in list_commands(trace)] == ["apply_patch", "make", "view"]
     assert trace.events[3].exit_code == 2
 
 
 def test_kimi_code_undo_and_append() -> None:
-    def message(text: str, kind: str = "user") -> dict[str, Any]:
+    def message(text: str, kind: str = "user") -> Row:
         content = {"role": "user", "content": [{"type": "text", "text": text}], "origin": {"kind": kind}}
         return {"type": "context.append_message", "message": content}
 
-    def call(call_id: str, name: str, **arguments: Any) -> list[dict[str, Any]]:
+    def call(call_id: str, name: str, **arguments: Any) -> list[Row]:
         start = {"type": "tool.call", "toolCallId": call_id, "name": name, "args": arguments}
         end = {"type": "tool.result", "toolCallId": call_id, "result": {"output": "ok"}}
         return [{"type": "context.append_loop_event", "event": each} for each in (start, end)]
@@ -360,21 +308,17 @@ def load_aider(text: str, tmp_path: Path) -> list[Trace]:
 
 
 def test_aider(tmp_path: Path) -> None:
-    (trace,) = read_traces(SESSIONS / "aider.md")
-    assert isinstance(trace, Trace)
+    trace = load("aider.md")
     assert (trace.agent, trace.agent_version, trace.model) == ("aider", "0.86.2", "openai/m")
-    assert trace.task.split("\n\nThe user said later:\n\n") == [
-        TASK, "What is left?", "What else?", "Swap the factors.", "End.",
-    ]  # fmt: skip
+    assert trace.task.split(LATER) == [TASK, "What is left?", "What else?", "Swap the factors.", "End."]
     assert list_edits(trace) == [["pkg/calc.py"], ["pkg/extra.py"], ["pkg/calc.py"], ["pkg/calc.py"]]
     first, new, right, undone = (each.changes[0] for each in trace.events if each.changes)
     assert new.before is None
     assert undone.after == first.after != right.after
-    assert [each.arguments["command"] for each in trace.events if each.kind == "action" and each.tool == "shell"] == [
-        "python3 test_calc.py", "ls", "python3 test_calc.py", "git log --oneline", "echo done",
-    ]  # fmt: skip
+    shell = [each.arguments["command"] for each in list_actions(trace) if each.tool == "shell"]
+    assert shell == ["python3 test_calc.py", "ls", "python3 test_calc.py", "git log --oneline", "echo done"]
     # The file shows no exit code, and one refused block of two.
-    assert {each.exit_code for each in list_results(trace, "shell")} == {None}
+    assert {each.exit_code for each in list_observations(trace, "shell")} == {None}
     assert [each.index for each in trace.events if each.refused] == [5]
     usage = trace.events[0].usage
     assert usage is not None
@@ -408,35 +352,27 @@ def test_other_edit_formats_of_aider(tmp_path: Path) -> None:
     assert [each.path for each in parse_edits(patch)[0]] == ["a.py", "b.py"]
     assert parse_edits("a.py\n```\n<<<<<<< SEARCH\nx\n=======\n")[0] == []
     head = "# aider chat started at 2026-01-01 00:00:00\n\n#### Go.  \n\n"
-    (trace,) = load_aider(
-        f"{head}{whole}\n> Applied edit to src\\new.py  \n> Applied edit to lib/other.py  \n", tmp_path
-    )
+    applied = "> Applied edit to src\\new.py  \n> Applied edit to lib/other.py  \n"
+    (trace,) = load_aider(f"{head}{whole}\n{applied}", tmp_path)
     assert list_edits(trace) == [["src/new.py"], ["lib/other.py"]]
     separators = "a.py\n```\n<<<<<<< SEARCH\nx\u2028y\x0c\n=======\nz\n>>>>>>> REPLACE\n```\n"
     (trace,) = load_aider(f"{head}{separators}\n> Applied edit to a.py  \n", tmp_path)
     assert trace.events[0].arguments["old"] == "x\u2028y\x0c"
-    (trace,) = load_aider(
-        f"{head}{diff}\n> Committing a.py before applying edits.  \n> Applied edit to a.py  \n", tmp_path
-    )
+    applied = "> Committing a.py before applying edits.  \n> Applied edit to a.py  \n"
+    (trace,) = load_aider(f"{head}{diff}\n{applied}", tmp_path)
     assert list_edits(trace) == [["a.py"], ["a.py"]]
 
 
 def test_long_and_hostile_chats(tmp_path: Path) -> None:
     block = "a.py\n```\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n```\n"
-    parts = (
-        block * 500,
-        "<<<<<<< SEARCH\n" * 20_000,
-        "```diff\n" * 20_000,
-        "> Running x\n" * 3_000,
-        "#### /run x\n" * 1_000,
-    )
-    for part in parts:
+    lines = {"<<<<<<< SEARCH\n": 20_000, "```diff\n": 20_000, "> Running x\n": 3_000, "#### /run x\n": 1_000}
+    for part in (block * 500, *(line * count for line, count in lines.items())):
         (trace,) = load_aider(f"# aider chat started at x\n\n#### Go.  \n\n{part}", tmp_path)
         assert trace.task == "Go."
 
 
 KIMI_CALL = {"toolCallId": "c", "name": "Bash", "args": {"command": "make"}}
-CALLS_WITH_RESULTS: dict[str, list[dict[str, Any]]] = {
+CALLS_WITH_RESULTS: dict[str, list[Row]] = {
     "pi": [
         PI, pi(1, None, "user", "Go."), pi(2, 1, "assistant", pi_call("c", "bash", command="make")),
         pi(3, 2, "toolResult", "no\n\nCommand exited with code 2", toolCallId="c", toolName="bash", isError=True),
@@ -472,7 +408,7 @@ def test_a_result_before_its_call_is_that_of_the_call(name: str) -> None:
         if name == "atif":
             document = {"schema_version": "ATIF-v1.6", "agent": {"name": "a"}, "steps": document}
         trace = parse_trace(document)
-        assert [each.text for each in list_results(trace, "shell")] == ["no"], both
+        assert [each.text for each in list_observations(trace, "shell")] == ["no"], both
 
 
 @pytest.mark.parametrize(
@@ -486,9 +422,8 @@ def test_a_result_before_its_call_is_that_of_the_call(name: str) -> None:
     ],
 )
 def test_aider_names_its_repository(note: str, workspace: str, tmp_path: Path) -> None:
-    (trace,) = load_aider(
-        f"# aider chat started at x\n\n> Aider v0.86.2  \n> {note}  \n\n#### Go.  \n", tmp_path
-    )
+    head = "# aider chat started at x\n\n> Aider v0.86.2  \n"
+    (trace,) = load_aider(f"{head}> {note}  \n\n#### Go.  \n", tmp_path)
     assert trace.workspace == workspace
 
 
@@ -541,10 +476,8 @@ def test_known_files_that_are_not_json(tmp_path: Path) -> None:
 
 
 def test_documents_that_only_resemble_a_known_agent(tmp_path: Path) -> None:
-    run = {
-        "messages": [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "Done."}],
-        "working_dir": "/w",
-    }
+    messages = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "Done."}]
+    run = {"messages": messages, "working_dir": "/w"}
     path = tmp_path / "runs.jsonl"
     path.write_text("\n".join(json.dumps({**run, "message_count": 2}) for _ in range(2)))
     assert "aider" in FORMATS
@@ -572,11 +505,8 @@ def test_sessions_are_found(agent: str, tmp_path: Path) -> None:
     path.write_bytes((SESSIONS / f"{agent}.jsonl").read_bytes())
     prepare(path)
     (found,) = list_sessions(agent, tmp_path)
-    assert (found.id, found.path, found.directory) == (
-        session_id,
-        path,
-        "/w" if agent in ("gemini-cli", "kimi-code") else "",
-    )
+    directory = "/w" if agent in ("gemini-cli", "kimi-code") else ""
+    assert (found.id, found.path, found.directory) == (session_id, path, directory)
     with open_session(session_id[:3], tmp_path, (agent,)) as opened:
         assert opened == path
 
