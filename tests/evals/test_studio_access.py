@@ -57,39 +57,15 @@ def raw(server: Studio, lines: str) -> str:
 
 def test_nothing_is_served_without_the_token(server: Studio) -> None:
     thread = server.thread()
-    get = [
-        "/",
-        "/info",
-        "/docs",
-        "/openapi.json",
-        "/metrics",
-        "/mcp",
-        "/a2a/agent",
-        "/deploy",
-        "/ui/agent/x.js",
-    ]
-    get += [
-        f"/threads/{thread}",
-        f"/threads/{thread}/state",
-        f"/threads/{thread}/stream",
-        "/store/items?key=a",
-    ]
+    names = ("", "info", "docs", "openapi.json", "metrics", "mcp", "a2a/agent", "deploy", "ui/agent/x.js")
+    get = [*(f"/{name}" for name in names), "/store/items?key=a"]
+    get += [f"/threads/{thread}{rest}" for rest in ("", "/state", "/stream")]
+    wrong = {"x-auth-scheme": "langsmith", "Authorization": "Bearer x", "x-api-key": TOKEN}
     for path in [*get, f"/internal/debug/thread/{thread}", "/%6fk/../info", "/ok%2f..%2finfo"]:
-        for headers in (
-            {},
-            {"x-auth-scheme": "langsmith"},
-            {"Authorization": "Bearer x"},
-            {"x-api-key": TOKEN},
-        ):
+        for headers in ({}, *({name: value} for name, value in wrong.items())):
             assert request_status(server, "GET", path, headers=headers) == 401, path
-    for path in (
-        "/threads",
-        "/runs/wait",
-        "/runs/crons",
-        "/assistants/search",
-        "/internal/truncate",
-        "/deploy",
-    ):
+    writes = ("threads", "runs/wait", "runs/crons", "assistants/search", "internal/truncate", "deploy")
+    for path in (f"/{name}" for name in writes):
         assert request_status(server, "POST", path, json={}) == 401
         assert request_status(server, "POST", f"{path}?token={TOKEN}", content="{}") == 401
     assert request_status(server, "GET", "/ok") == 200
@@ -114,36 +90,31 @@ def test_foreign_pages_and_names_are_refused_with_the_token(server: Studio) -> N
         text = {"Origin": origin, "Content-Type": "text/plain"}
         assert request_status(server, "POST", "/threads", content="{}", headers=BEARER | text) == 403
         assert request_status(server, "POST", f"/{TOKEN}/threads", content="{}", headers=text) == 403
-    assert (
-        request_status(server, "POST", "/threads", json={}, headers=BEARER | {"Host": "evil.example"}) == 403
-    )
+    evil = BEARER | {"Host": "evil.example"}
+    assert request_status(server, "POST", "/threads", json={}, headers=evil) == 403
     studio = {"Origin": "https://smith.langchain.com"}
     answer = httpx.post(f"{server.url}/{TOKEN}/threads/search", json={}, headers=studio)
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, studio["Origin"])
 
 
+LOCAL = "Host: 127.0.0.1:PORT\r\n"
+TOKEN_LINE = f"Authorization: Bearer {TOKEN}\r\n"
+EVENTS = "/threads/x/stream/events HTTP/1.1\r\n"
+
+
 @pytest.mark.parametrize(
     ("lines", "status"),
     [
-        (
-            f"GET http://evil.example/info HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {TOKEN}\r\n",
-            "403",
-        ),
-        ("GET http://127.0.0.1:PORT/info HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n", "401"),
-        (f"GET /info HTTP/1.0\r\nAuthorization: Bearer {TOKEN}\r\n", "403"),
-        (
-            f"GET /info HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n",
-            "403",
-        ),
-        (f"GET /info HTTP/1.1\r\nHost: localhost.:PORT\r\nAuthorization: Bearer {TOKEN}\r\n", "403"),
-        ("HEAD /info HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n", "401"),
-        ("OPTIONS /threads HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n", "401"),
-        (f"GET /threads/x/stream/events HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n{UPGRADE}", "403"),
-        (
-            f"GET /{TOKEN}/threads/x/stream/events HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n{UPGRADE}Origin: https://evil.example\r\n",
-            "403",
-        ),
-        (f"GET /info HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nAuthorization: Bearer {TOKEN}\r\n", "200"),
+        (f"GET http://evil.example/info HTTP/1.1\r\nHost: evil.example\r\n{TOKEN_LINE}", "403"),
+        (f"GET http://127.0.0.1:PORT/info HTTP/1.1\r\n{LOCAL}", "401"),
+        (f"GET /info HTTP/1.0\r\n{TOKEN_LINE}", "403"),
+        (f"GET /info HTTP/1.1\r\n{LOCAL}Host: x\r\n{TOKEN_LINE}", "403"),
+        (f"GET /info HTTP/1.1\r\nHost: localhost.:PORT\r\n{TOKEN_LINE}", "403"),
+        (f"HEAD /info HTTP/1.1\r\n{LOCAL}", "401"),
+        (f"OPTIONS /threads HTTP/1.1\r\n{LOCAL}", "401"),
+        (f"GET {EVENTS}{LOCAL}{UPGRADE}", "403"),
+        (f"GET /{TOKEN}{EVENTS}{LOCAL}{UPGRADE}Origin: https://evil.example\r\n", "403"),
+        (f"GET /info HTTP/1.1\r\n{LOCAL}{TOKEN_LINE}", "200"),
     ],
 )
 def test_malformed_requests(server: Studio, lines: str, status: str) -> None:
@@ -151,26 +122,14 @@ def test_malformed_requests(server: Studio, lines: str, status: str) -> None:
 
 
 def test_the_token_opens_no_route_that_acts_on_the_host(server: Studio) -> None:
-    for method, path in (
-        ("POST", "/deploy"),
-        ("GET", "/deploy"),
-        ("POST", "/internal/truncate"),
-        ("POST", "/mcp"),
-    ):
-        assert request_status(server, method, path, headers=BEARER) == 404
-    for url in (
-        "http://10.1.2.3/",
-        "https://example.com/",
-        "http://127.0.0.1/",
-        "/threads",
-        "https://none.invalid/",
-    ):
-        request = {"assistant_id": "agent", "input": {}, "webhook": url}
+    assert request_status(server, "GET", "/deploy", headers=BEARER) == 404
+    for path in ("/deploy", "/internal/truncate", "/mcp"):
+        assert request_status(server, "POST", path, headers=BEARER) == 404
+    hosts = ("http://10.1.2.3/", "https://example.com/", "http://127.0.0.1/", "https://none.invalid/")
+    for url in ("/threads", *hosts):
+        request = {"assistant_id": "agent", "input": {}, "webhook": url, "schedule": "* * * * *"}
         for path in ("/runs", "/runs/crons"):
-            assert (
-                request_status(server, "POST", path, json=request | {"schedule": "* * * * *"}, headers=BEARER)
-                == 422
-            )
+            assert request_status(server, "POST", path, json=request, headers=BEARER) == 422
 
 
 @pytest.mark.parametrize("sandbox", ["process", ["process"], {"process": True}, None, "process\0"])
@@ -198,10 +157,7 @@ def test_neither_an_assistant_nor_a_duplicate_key_disables_isolation(server: Stu
 @pytest.mark.parametrize(
     "chosen",
     [
-        {"directory": str(ROOT)},
-        {"directory": "/"},
-        {"directory": "~"},
-        {"directory": "/proc/self/cwd"},
+        *({"directory": path} for path in (str(ROOT), "/", "~", "/proc/self/cwd")),
         {"image": "evil:1"},
         {"model": "replay:/etc/passwd"},
         {"model": "http://127.0.0.1:1/v1"},
@@ -236,13 +192,9 @@ def test_values_of_a_client_stay_data(server: Studio, tmp_path: Path, value: dic
     assert server.client.store.get_item(["a"], "key")["value"] == {"value": value}
     thread = server.client.threads.create(metadata={"value": value}, graph_id="agent")["thread_id"]
     for values in ({"messages": [value]}, {"edits": [value]}, {"task": value}, {"spent": value}):
-        httpx.post(
-            f"{server.url}/threads/{thread}/state",
-            json={"values": values, "as_node": "begin"},
-            headers=BEARER,
-            timeout=60,
-        )
-        httpx.get(f"{server.url}/threads/{thread}/state", headers=BEARER, timeout=60)
+        state = f"/threads/{thread}/state"
+        request_status(server, "POST", state, json={"values": values, "as_node": "begin"}, headers=BEARER)
+        request_status(server, "GET", state, headers=BEARER)
     server.run(thread, input={"prompt": value, "task_id": value}, config={"metadata": {"value": value}})
     assert not made.exists()
 
@@ -260,9 +212,8 @@ def test_unisolated_threads_are_isolated_without_the_switch(tmp_path: Path) -> N
         server.start()
         values, live_sandbox = server.values(made), server.values(isolated)["sandbox_state"]
         with open_home(server.home) as home:
-            kept = [
-                effects.find_snapshot(home.ledger, each) for each in (values["sandbox_state"], live_sandbox)
-            ]
+            states = (values["sandbox_state"], live_sandbox)
+            kept = [effects.find_snapshot(home.ledger, each) for each in states]
         assert [each.backend for each in kept if each] == ["process", "host"]
         update = {"sandbox_state": values["sandbox_state"], "stop_reason": None}
         server.run(isolated, input=None, command={"update": update, "goto": "think"})
@@ -276,10 +227,8 @@ def test_unisolated_threads_are_isolated_without_the_switch(tmp_path: Path) -> N
         with open_home(server.home) as home:  # files were converted: every new sandbox is isolated
             snapshot = home.records.load(record).required_snapshot
             for thread in (isolated, taken, received):
-                found = [
-                    effects.find_snapshot(home.ledger, each)
-                    for each in effects.list_state_ids(home.ledger, thread)
-                ]
+                states = effects.list_state_ids(home.ledger, thread)
+                found = [effects.find_snapshot(home.ledger, each) for each in states]
                 later = [each for each in found if each and each.workspace != snapshot.workspace]
                 assert {each.backend for each in later} == {"host"}
     finally:
@@ -296,9 +245,8 @@ def test_the_token_is_random_shown_once_and_stored_nowhere(tmp_path: Path) -> No
         assert line.endswith(f"https://smith.langchain.com/studio/?baseUrl={server.url}/{token}")
         request = {"assistant_id": "agent", "input": {}, "context": {"max_steps": 1}}
         assert request_status(server, "POST", f"/{token}/runs/wait", json=request) == 200
-        assert request_status(
-            server, "POST", "/runs/wait", json=request, headers={"Authorization": f"Bearer {token}"}
-        ) in (200, 409)
+        bearer = {"Authorization": f"Bearer {token}"}
+        assert request_status(server, "POST", "/runs/wait", json=request, headers=bearer) in (200, 409)
     finally:
         server.stop()
     left = [path for path in tmp_path.rglob("*") if path.is_file() and token.encode() in path.read_bytes()]
@@ -307,17 +255,9 @@ def test_the_token_is_random_shown_once_and_stored_nowhere(tmp_path: Path) -> No
 
 
 def test_a_server_for_other_computers_does_not_start_by_accident(tmp_path: Path) -> None:
-    command = [
-        "-m",
-        "langgraph_cli",
-        "dev",
-        "--config",
-        str(ROOT / "langgraph.json"),
-        "--no-browser",
-        "--no-reload",
-    ]
+    options = ["--no-browser", "--no-reload", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(
-        [sys.executable, *command, "--host", "0.0.0.0", "--port", "0"],
+        [sys.executable, "-m", "langgraph_cli", "dev", "--config", str(ROOT / "langgraph.json"), *options],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "LANGGRAPH_NO_VERSION_CHECK": "true"},
         capture_output=True,

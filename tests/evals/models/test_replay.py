@@ -22,6 +22,7 @@ from langgraph_takeover.nodes.session import session
 from langgraph_takeover.nodes.state_events import load_events
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
+from ...handoff.readers.session_rows import codex_item, codex_meta
 from ..run.measures.test_rediscovery import PREDECESSOR, record
 
 
@@ -29,10 +30,8 @@ def write_trajectory(tmp_path: Path, *replies: str) -> Path:
     path = tmp_path / "t.traj.json"
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     for reply in replies:
-        messages += [
-            {"role": "assistant", "content": reply},
-            {"role": "user", "content": "<returncode>0</returncode>"},
-        ]
+        messages.append({"role": "assistant", "content": reply})
+        messages.append({"role": "user", "content": "<returncode>0</returncode>"})
     path.write_text(json.dumps({"messages": messages}))
     return path
 
@@ -62,9 +61,8 @@ def test_messages_of_a_view_do_not_count_as_replies(view: str, tmp_path: Path) -
     path = write_trajectory(tmp_path, "```bash\none\n```", "```bash\ntwo\n```", "```bash\nthree\n```")
     model = ReplayModel(turns=read_trajectory(path))
     usage = Usage(prompt_tokens=1, completion_tokens=1)
-    notes = Notes(
-        model="m", summary="Read a file.", structured={}, summary_usage=usage, structured_usage=usage
-    )
+    usages = {"summary_usage": usage, "structured_usage": usage}
+    notes = Notes(model="m", summary="Read a file.", structured={}, **usages)
     conversation = VIEWS[view](record(PREDECESSOR).model_copy(update={"notes": notes}), Recipient())
     commands = []
     for _ in range(3):
@@ -141,27 +139,38 @@ EDITED = "one\nTWO\nthree\n"
 
 def swe(*steps: tuple[str, str]) -> dict[str, Any]:
     state = {"working_dir": "/repo", "open_file": "n/a"}
-    return {
-        "history": [],
-        "trajectory": [{"action": a, "observation": o, "response": a, "state": state} for a, o in steps],
-    }
+    rows = [{"action": a, "observation": o, "response": a, "state": state} for a, o in steps]
+    return {"history": [], "trajectory": rows}
+
+
+def oh0(number: int, action: str, **args: Any) -> dict[str, Any]:
+    return {"id": number, "action": action, "source": "agent", "args": args}
+
+
+def oh0_result(number: int) -> dict[str, Any]:
+    extras = {"exit_code": 0}
+    return {"id": number, "cause": number - 1, "observation": "run", "content": "", "extras": extras}
+
+
+def oh1(number: str, tool: str, thought: str = "", **action: Any) -> dict[str, Any]:
+    said = {"thought": [{"type": "text", "text": thought}]} if thought else {}
+    return {"kind": "ActionEvent", "id": number, "tool_name": tool, **said, "action": action}
 
 
 WINDOW = "[File: /repo/pkg/a.py (3 lines total)]\n1:one\n2:two\n3:three"
 REPLACE = {"path": "/repo/pkg/a.py", "old_str": "two", "new_str": "TWO"}
+SWE_REPLACE = "str_replace_editor str_replace /repo/pkg/a.py --old_str 'two' --new_str 'TWO'"
+ACTIONS = [
+    {"command": "cd pkg && ls", "tool_call_id": "1"},
+    {"command": "sed -i s/two/TWO/ pkg/a.py", "tool_call_id": "2"},
+]
+CONTENT = {"file_path": "/repo/pkg/a.py", "content": EDITED}
+WRITE = {"tool_call_id": "1", "function_name": "write_file", "arguments": CONTENT}
+STRINGS = {"file_path": "/repo/pkg/a.py", "old_string": "two", "new_string": "TWO"}
+EDIT = {"name": "edit_file", "args": STRINGS, "id": "1"}
 RECORDINGS = {
     "mini v2": {
-        "messages": [
-            {
-                "role": "assistant",
-                "extra": {
-                    "actions": [
-                        {"command": "cd pkg && ls", "tool_call_id": "1"},
-                        {"command": "sed -i s/two/TWO/ pkg/a.py", "tool_call_id": "2"},
-                    ]
-                },
-            }
-        ],
+        "messages": [{"role": "assistant", "extra": {"actions": ACTIONS}}],
         "info": {"config": {"environment": {"cwd": "/repo"}}},
     },
     "swe-agent windows": swe(
@@ -172,70 +181,29 @@ RECORDINGS = {
         ("edit 2:2\nTWO\nend_of_edit", WINDOW.replace("two", "TWO") + "\nFile updated."),
         ("submit", "diff"),
     ),
-    "swe-agent 1": swe(
-        (
-            "str_replace_editor str_replace /repo/pkg/a.py --old_str 'two' --new_str 'TWO'",
-            "The file /repo/pkg/a.py has been edited.",
-        ),
-    ),
+    "swe-agent 1": swe((SWE_REPLACE, "The file /repo/pkg/a.py has been edited.")),
     "openhands v0": {
         "instruction": "<uploaded_files>\n/repo\n</uploaded_files>",
         "history": [
-            {"id": 1, "action": "run", "source": "agent", "args": {"command": "cd /repo/pkg"}},
-            {"id": 2, "cause": 1, "observation": "run", "content": "", "extras": {"exit_code": 0}},
-            {"id": 3, "action": "run", "source": "agent", "args": {"command": "sed -i s/two/TWO/ a.py"}},
-            {"id": 4, "cause": 3, "observation": "run", "content": "", "extras": {"exit_code": 0}},
-            {"id": 5, "action": "run", "source": "agent", "args": {"command": "", "is_input": True}},
-            {"id": 7, "action": "edit", "args": {"command": "create", "path": "/repo/pkg/b.py", "file_text": "b"}},
+            oh0(1, "run", command="cd /repo/pkg"),
+            oh0_result(2),
+            oh0(3, "run", command="sed -i s/two/TWO/ a.py"),
+            oh0_result(4),
+            oh0(5, "run", command="", is_input=True),
+            oh0(7, "edit", command="create", path="/repo/pkg/b.py", file_text="b"),
         ],
     },
     "openhands v1": [
-        {
-            "kind": "ActionEvent",
-            "id": "1",
-            "tool_name": "terminal",
-            "action": {"command": "cd /repo && ls"},
-        },
+        oh1("1", "terminal", command="cd /repo && ls"),
         {"kind": "ActionEvent", "id": "2", "tool_name": "think", "action": {"thought": "```bash\nrm -rf /\n```"}},
-        {
-            "kind": "ActionEvent",
-            "id": "3",
-            "tool_name": "file_editor",
-            "thought": [{"type": "text", "text": "so: ```bash\nrm -rf pkg\n```"}],
-            "action": {"command": "str_replace", **REPLACE},
-        },
+        oh1("3", "file_editor", "so: ```bash\nrm -rf pkg\n```", command="str_replace", **REPLACE),
     ],
     "atif": {
         "schema_version": "ATIF-v1.7",
         "agent": {"name": "x", "version": "1"},
-        "steps": [
-            {
-                "step_id": 1,
-                "source": "agent",
-                "message": "",
-                "tool_calls": [
-                    {
-                        "tool_call_id": "1",
-                        "function_name": "write_file",
-                        "arguments": {"file_path": "/repo/pkg/a.py", "content": EDITED},
-                    }
-                ],
-            }
-        ],
+        "steps": [{"step_id": 1, "source": "agent", "message": "", "tool_calls": [WRITE]}],
     },
-    "langchain": [
-        {
-            "type": "ai",
-            "content": "",
-            "tool_calls": [
-                {
-                    "name": "edit_file",
-                    "args": {"file_path": "/repo/pkg/a.py", "old_string": "two", "new_string": "TWO"},
-                    "id": "1",
-                }
-            ],
-        }
-    ],
+    "langchain": [{"type": "ai", "content": "", "tool_calls": [EDIT]}],
 }  # fmt: skip
 
 
@@ -266,16 +234,15 @@ def test_recordings_of_every_format_run_in_a_real_sandbox(kind: str, tmp_path: P
     assert [p.kind for p in detectors.list_points(events, ("pkg",))] == ["first_source_edit"]
 
 
+SED = "sed -i s/1/2/ pkg/a.py"
+
+
 @pytest.mark.parametrize(
     ("cwd", "command", "expected"),
     [
-        (
-            "/workspace",
-            "cd /workspace/repo && sed -i s/1/2/ pkg/a.py",
-            "cd /testbed && sed -i s/1/2/ pkg/a.py",
-        ),
-        ("/workspace", "cd repo && sed -i s/1/2/ pkg/a.py", "cd /testbed && sed -i s/1/2/ pkg/a.py"),
-        ("/home/me", "cd repos/egg; sed -i s/1/2/ pkg/a.py", "cd /testbed; sed -i s/1/2/ pkg/a.py"),
+        ("/workspace", f"cd /workspace/repo && {SED}", f"cd /testbed && {SED}"),
+        ("/workspace", f"cd repo && {SED}", f"cd /testbed && {SED}"),
+        ("/home/me", f"cd repos/egg; {SED}", f"cd /testbed; {SED}"),
         ("/", "cd / && sed -i s/1/2/ /a.py", "cd /testbed/ && sed -i s/1/2/ /testbed/a.py"),
     ],
 )
@@ -307,9 +274,8 @@ def test_an_edit_without_its_new_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     call = {"name": "multi_edit", "args": {"file_path": "/repo/a.py", "edits": []}, "id": "1"}
     path.write_text(json.dumps([{"type": "ai", "content": "", "tool_calls": [call]}]))
-    with pytest.raises(
-        TrajectoryError, match="event 0: cannot replay the editor's edit, which does not record the new text"
-    ):
+    refusal = "event 0: cannot replay the editor's edit, which does not record the new text"
+    with pytest.raises(TrajectoryError, match=refusal):
         read_trajectory(path)
 
 
@@ -320,20 +286,14 @@ def test_the_patches_of_codex_are_replayed(tmp_path: Path) -> None:
         "move": "*** Update File: b.py\n*** Move to: pkg/c.py\n@@\n-b = 1\n+b = 2\n",
         "delete": "*** Delete File: d.py\n",
     }
-    rows: list[dict[str, Any]] = [
-        {"type": "session_meta", "payload": {"id": "s", "cwd": "/repo", "cli_version": "1"}}
-    ]
+    rows = [codex_meta()]
     for name, body in patches.items():
         text = f"*** Begin Patch\n{body}*** End Patch\n"
-        call = {"type": "custom_tool_call", "name": "apply_patch", "call_id": name, "input": text}
-        answer = {
-            "type": "custom_tool_call_output",
-            "call_id": name,
-            "output": "Exit code: 0\nOutput:\nSuccess.",
-        }
-        rows += [{"type": "response_item", "payload": payload} for payload in (call, answer)]
+        rows.append(codex_item("custom_tool_call", name="apply_patch", call_id=name, input=text))
+        done = "Exit code: 0\nOutput:\nSuccess."
+        rows.append(codex_item("custom_tool_call_output", call_id=name, output=done))
     recording = tmp_path / "rollout.jsonl"
-    recording.write_text("\n".join(json.dumps({"timestamp": "t", **row}) for row in rows))
+    recording.write_text("\n".join(map(json.dumps, rows)))
     bed = tmp_path / "bed"
     bed.mkdir()
     files = {"a.py": "def f():\n    return 'old'\n\nz = 1\n", "b.py": "b = 1\n", "d.py": "d = 1\n"}
@@ -343,9 +303,5 @@ def test_the_patches_of_codex_are_replayed(tmp_path: Path) -> None:
         assert turn.action is not None
         subprocess.run(["bash", "-c", turn.action.arguments["command"]], cwd=bed, check=True)
     found = {str(path.relative_to(bed)): path.read_text() for path in bed.rglob("*") if path.is_file()}
-    expected = {
-        "a.py": "def f():\n    return 'new'\n\nz = 1\n",
-        "pkg/c.py": "b = 2\n",
-        "pkg/new.py": "x = 1\ny = 2\n",
-    }
-    assert found == expected
+    edited = files["a.py"].replace("old", "new")
+    assert found == {"a.py": edited, "pkg/c.py": "b = 2\n", "pkg/new.py": "x = 1\ny = 2\n"}

@@ -49,17 +49,9 @@ def status(
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    request = {
-        "type": "http",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "server": ("127.0.0.1", 2024),
-        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
-        **scope,
-    }
+    sending = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    request = {"type": "http", "scheme": "http", "server": ("127.0.0.1", 2024), "headers": sending}
+    request |= {"method": method, "path": path, "raw_path": path.encode(), "query_string": b"", **scope}
     asyncio.run(app(request, receive, send))
     if request["type"] == "websocket":
         return sent[0].get("code", 0), {}, b""
@@ -89,20 +81,21 @@ def test_the_token_moves_from_the_path_to_the_header() -> None:
     assert status(ACCESS, [HOST], f"//{TOKEN}/threads")[0] == 401
 
 
+WRONG_VALUES = (
+    "",
+    "Bearer ",
+    "Bearer",
+    TOKEN,
+    *(f"Bearer {each}" for each in ("\xff\xfe", f" {TOKEN}", f"{TOKEN}x")),
+)
+WRONG_VALUES += (f"Basic {TOKEN}", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN.upper()}")
+
+
 @pytest.mark.parametrize(
     "headers",
     [
         [],
-        [("authorization", "")],
-        [("authorization", "Bearer ")],
-        [("authorization", "Bearer")],
-        [("authorization", TOKEN)],
-        [("authorization", f"Basic {TOKEN}")],
-        [("authorization", f"Bearer {TOKEN[:-1]}")],
-        [("authorization", f"Bearer {TOKEN}x")],
-        [("authorization", f"Bearer  {TOKEN}")],
-        [("authorization", f"Bearer {TOKEN.upper()}")],
-        [("authorization", "Bearer \xff\xfe")],
+        *([("authorization", value)] for value in WRONG_VALUES),
         [BEARER, ("authorization", "Bearer other")],
         [("authorization", "Bearer other"), BEARER],
         [("x-api-key", TOKEN)],
@@ -111,19 +104,8 @@ def test_the_token_moves_from_the_path_to_the_header() -> None:
     ],
 )
 def test_no_request_is_admitted_without_the_token(headers: list[Header]) -> None:
-    for path in (
-        "/threads",
-        "/info",
-        "/docs",
-        "/metrics",
-        "/",
-        "/ok/",
-        "//ok",
-        "/noauth/ok",
-        "/ui/agent",
-        "/deploy",
-    ):
-        code, answered, _ = status(ACCESS, [HOST, *headers], path)
+    for name in ("threads", "info", "docs", "metrics", "", "ok/", "/ok", "noauth/ok", "ui/agent", "deploy"):
+        code, answered, _ = status(ACCESS, [HOST, *headers], f"/{name}")
         assert (code, answered["www-authenticate"]) == (401, "Bearer")
     assert status(ACCESS, [HOST, *headers], query_string=f"token={TOKEN}".encode())[0] == 401
     assert status(ACCESS, [HOST, *headers], type="websocket", scheme="ws")[0] == 1008
@@ -174,24 +156,28 @@ def test_studios_page_may_send_preflight_requests() -> None:
     assert status(ACCESS, [HOST, STUDIO], method="OPTIONS")[0] == 401
 
 
+OTHER_NAMES = (
+    *(
+        "evil.example",
+        "evil.example:2024",
+        "127.0.0.1",
+        "127.0.0.1:2025",
+        "127.0.0.1:02024",
+        "127.0.0.1.:2024",
+    ),
+    *(
+        "localhost.:2024",
+        "127.1:2024",
+        "0.0.0.0:2024",
+        "localhost:2024.evil.example",
+        "127.0.0.1:2024@evil.example",
+    ),
+)
+
+
 @pytest.mark.parametrize(
     "hosts",
-    [
-        [],
-        ["evil.example"],
-        ["evil.example:2024"],
-        ["127.0.0.1"],
-        ["127.0.0.1:2025"],
-        ["127.0.0.1:02024"],
-        ["127.0.0.1.:2024"],
-        ["localhost.:2024"],
-        ["127.1:2024"],
-        ["0.0.0.0:2024"],
-        ["localhost:2024.evil.example"],
-        ["127.0.0.1:2024@evil.example"],
-        ["127.0.0.1:2024", "evil.example"],
-        [""],
-    ],
+    [[], [""], ["127.0.0.1:2024", "evil.example"], *([name] for name in OTHER_NAMES)],
 )
 def test_another_name_is_refused_even_with_the_token(hosts: list[str]) -> None:
     names = [("host", host) for host in hosts]
@@ -200,21 +186,13 @@ def test_another_name_is_refused_even_with_the_token(hosts: list[str]) -> None:
     assert status(ACCESS, [*names, BEARER], type="websocket", scheme="ws")[0] == 1008
 
 
+ACTING = ("deploy", "deploy/x/stream", "internal/truncate", "mcp", "a2a/agent", "ui/agent", "profile")
+ACTING += ("noauth/threads", "/deploy", "%64eploy")
+
+
 @pytest.mark.parametrize(
     "path",
-    [
-        "/deploy",
-        "/deploy/x/stream",
-        "/internal/truncate",
-        "/mcp",
-        "/a2a/agent",
-        "/ui/agent",
-        "/profile",
-        "/noauth/threads",
-        "//deploy",
-        "/%64eploy",
-        "*",
-    ],
+    ["*", *(f"/{name}" for name in ACTING)],
 )
 def test_routes_that_act_on_the_host_are_not_served_even_with_the_token(path: str) -> None:
     assert status(ACCESS, [HOST, BEARER], path)[0] == 404
@@ -222,14 +200,10 @@ def test_routes_that_act_on_the_host_are_not_served_even_with_the_token(path: st
 
 
 def test_other_names_and_pages_are_allowed_by_name() -> None:
-    access = Access.from_environment(
-        {
-            TOKEN_VARIABLE: TOKEN,
-            ORIGINS_VARIABLE: "https://studio.example.com, http://localhost:3000",
-            HOSTS_VARIABLE: "studio.example.com:2024",
-        }
-    )
-    named, page = ("host", "studio.example.com:2024"), ("origin", "http://localhost:3000")
+    origins, host = "https://studio.example.com, http://localhost:3000", "studio.example.com:2024"
+    variables = {TOKEN_VARIABLE: TOKEN, ORIGINS_VARIABLE: origins, HOSTS_VARIABLE: host}
+    access = Access.from_environment(variables)
+    named, page = ("host", host), ("origin", "http://localhost:3000")
     assert status(access, [named, BEARER, page])[0] == 200
     assert status(access, [HOST, BEARER, STUDIO])[0] == 403
     assert status(access, [("host", "studio.example.com"), BEARER])[0] == 403
@@ -253,7 +227,7 @@ def test_every_start_has_its_own_token() -> None:
         ({HOSTS_VARIABLE: "*.example.com"}, "TAKEOVER_STUDIO_HOSTS: invalid value '*.example.com'"),
         (
             {"LANGGRAPH_API_URL": "http://0.0.0.0:2024"},
-            "host 0.0.0.0: the server accepts connections from this computer only",
+            "host 0.0.0.0: the server accepts connections from this",
         ),
         ({"LANGGRAPH_API_URL": "https://x.trycloudflare.com"}, "omit --host and --tunnel"),
         ({"MOUNT_PREFIX": "/x"}, "MOUNT_PREFIX: the server supports no prefix"),

@@ -251,9 +251,8 @@ def test_a_contradiction_is_questioned_once_with_its_reason() -> None:
     _, reply, question = ask.prompts[2]
     assert isinstance(reply, AIMessage)
     assert reply.text == LIE
-    assert question.text.splitlines()[2:] == [
-        "- validation_passes: you stated 'yes', but the latest validation of the current code failed"
-    ]
+    reason = "you stated 'yes', but the latest validation of the current code failed"
+    assert question.text.splitlines()[2:] == [f"- validation_passes: {reason}"]
 
 
 def test_every_kind_of_contradiction_is_named_in_the_question() -> None:
@@ -282,9 +281,8 @@ def test_the_usage_of_both_requests_is_a_sum_or_unknown(
 ) -> None:
     first = Usage(prompt_tokens=10, completion_tokens=1)
     replies = iter([("Summary.", first), (LIE, first), (TRUTH, second)])
-    usage = write_notes(
-        EDITED_AND_FAILED.record(), lambda messages, schema: next(replies), "m"
-    ).structured_usage
+    written = write_notes(EDITED_AND_FAILED.record(), lambda messages, schema: next(replies), "m")
+    usage = written.structured_usage
     assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == sums
 
 
@@ -308,6 +306,7 @@ def test_a_repeated_contradiction_is_not_questioned_again(again: str) -> None:
         "",
         "\ud800\x00",
     ],
+    ids=lambda reply: repr(reply[:20]),
 )
 def test_a_reply_without_fields_is_requested_again_once(reply: str) -> None:
     ask = Replies("Summary.", reply, TRUTH)

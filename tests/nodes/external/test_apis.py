@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
 
 from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.nodes.external.apis import (
@@ -29,42 +30,32 @@ from ...random_examples import examples
 
 APIS: tuple[Api, ...] = get_args(Api)
 FUNCTION = {"name": "shell", "description": "Run.", "parameters": {"type": "object", "properties": {}}}
+CUSTOM = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Patch.",
+    "format": {"definition": "start: x"},
+}
+OTHERS = [{"type": "web_search"}, {"type": "namespace", "name": "apps"}]
+SHELL = {"name": "shell", "description": "Run.", "input_schema": FUNCTION["parameters"]}
+WEB_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+HELLO = [{"role": "user", "content": "hello"}]
 MINIMAL: dict[Api, dict[str, Any]] = {
     "responses": {
         "model": "m",
         "input": "hello",
-        "tools": [
-            {"type": "function", **FUNCTION},
-            {
-                "type": "custom",
-                "name": "apply_patch",
-                "description": "Patch.",
-                "format": {"definition": "start: x"},
-            },
-            {"type": "web_search"},
-            {"type": "namespace", "name": "apps"},
-        ],
+        "tools": [{"type": "function", **FUNCTION}, CUSTOM, *OTHERS],
     },
-    "messages": {
-        "model": "m",
-        "messages": [{"role": "user", "content": "hello"}],
-        "tools": [
-            {"name": "shell", "description": "Run.", "input_schema": FUNCTION["parameters"]},
-            {"type": "web_search_20250305", "name": "web_search"},
-        ],
-    },
-    "chat": {
-        "model": "m",
-        "messages": [{"role": "user", "content": "hello"}],
-        "tools": [{"type": "function", "function": FUNCTION}],
-    },
+    "messages": {"model": "m", "messages": HELLO, "tools": [SHELL, WEB_SEARCH]},
+    "chat": {"model": "m", "messages": HELLO, "tools": [{"type": "function", "function": FUNCTION}]},
 }
-USAGE: Any = {
-    "input_tokens": 1_000,
-    "output_tokens": 20,
-    "total_tokens": 1_020,
-    "input_token_details": {"cache_read": 600},
-}
+USAGE = UsageMetadata(
+    input_tokens=1_000, output_tokens=20, total_tokens=1_020, input_token_details={"cache_read": 600}
+)
+
+
+def text(content: str, kind: str = "text") -> list[dict[str, str]]:
+    return [{"type": kind, "text": content}]
 
 
 def read(api: Api, **fields: Any) -> ModelRequest:
@@ -104,15 +95,15 @@ def test_a_responses_conversation() -> None:
         return {"type": "function_call_output", "call_id": call_id, "output": output}
 
     items = [
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "more rules"}]},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "task"}]},
+        {"type": "message", "role": "developer", "content": text("more rules", "input_text")},
+        {"type": "message", "role": "user", "content": text("task", "input_text")},
         {"type": "reasoning", "summary": [], "encrypted_content": "x"},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "message", "role": "assistant", "content": text("I look.", "output_text")},
         call("c1", '{"command": "ls"}'),
         call("c2", '{"command": "pwd"}'),
         result("c1", "a.txt"),
         {"role": "developer", "content": "a reminder"},
-        result("c2", [{"type": "input_text", "text": "/w"}]),
+        result("c2", text("/w", "input_text")),
         call("c3", "{broken"),
         result("c3", "malformed"),
         {"role": "user", "content": "go on"},
@@ -129,29 +120,16 @@ def test_a_messages_conversation() -> None:
     def result(call_id: str, content: Any) -> dict[str, Any]:
         return {"type": "tool_result", "tool_use_id": call_id, "content": content}
 
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
     messages = [
         {"role": "system", "content": "more rules"},
-        {"role": "user", "content": [{"type": "text", "text": "task"}]},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
-                {"type": "text", "text": "I look."},
-                call("c1", {"command": "ls"}),
-            ],
-        },
+        {"role": "user", "content": text("task")},
+        {"role": "assistant", "content": [thought, *text("I look."), call("c1", {"command": "ls"})]},
         {"role": "assistant", "content": [call("c2", {"command": "pwd"})]},
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "a reminder"},
-                result("c1", "a.txt"),
-                result("c2", [{"type": "text", "text": "/w"}]),
-            ],
-        },
+        {"role": "user", "content": [*text("a reminder"), result("c1", "a.txt"), result("c2", text("/w"))]},
         {"role": "assistant", "content": [call("c3", "{broken")]},
         {"role": "user", "content": [result("c3", "malformed")]},
-        {"role": "system", "content": [{"type": "text", "text": "go on"}]},
+        {"role": "system", "content": text("go on")},
     ]
     system = [{"type": "text", "text": "rules", "cache_control": {"type": "ephemeral"}}]
     assert show(read("messages", system=system, messages=messages).messages) == CONVERSATION
@@ -164,22 +142,18 @@ def test_a_chat_conversation() -> None:
     def result(call_id: str, content: Any) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": call_id, "content": content}
 
+    calls = [call("c1", '{"command": "ls"}'), call("c2", '{"command": "pwd"}')]
     messages = [
         {"role": "system", "content": "rules"},
         {"role": "developer", "content": "more rules"},
         {"role": "user", "content": "task"},
-        {
-            "role": "assistant",
-            "content": "I look.",
-            "reasoning_content": "hm",
-            "tool_calls": [call("c1", '{"command": "ls"}'), call("c2", '{"command": "pwd"}')],
-        },
+        {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": calls},
         result("c1", "a.txt"),
-        result("c2", [{"type": "text", "text": "/w"}]),
+        result("c2", text("/w")),
         {"role": "system", "content": "a reminder"},
         {"role": "assistant", "content": None, "tool_calls": [call("c3", "{broken")]},
         result("c3", "malformed"),
-        {"role": "user", "content": [{"type": "text", "text": "go on"}]},
+        {"role": "user", "content": text("go on")},
     ]
     assert show(read("chat", messages=messages).messages) == CONVERSATION
 
@@ -300,10 +274,8 @@ def test_finish_reasons_and_malformed_calls(api: Api, stream: bool, finish_reaso
     invalid: Any = {"name": "shell", "args": "{broken", "id": "c1", "error": "", "type": "invalid_tool_call"}
     metadata = {"finish_reason": finish_reason}
     received = []
-    for sent in (
-        AIMessage("text", response_metadata=metadata),
-        AIMessage("", invalid_tool_calls=[invalid], response_metadata=metadata),
-    ):
+    for content, calls in (("text", []), ("", [invalid])):
+        sent = AIMessage(content, invalid_tool_calls=calls, response_metadata=metadata)
         reply = write_reply(read(api, stream=stream), sent)
         received.append(parse_reply(api, reply.content_type, reply.body))
     assert received[0].response_metadata["finish_reason"] == finish_reason
@@ -349,26 +321,17 @@ def test_a_whole_document_is_a_whole_reply(reason: str | None) -> None:
     assert parse_reply("messages", "application/json", json.dumps(document).encode()).text == "Done."
 
 
+def fail(code: str, **response: str) -> dict[str, Any]:
+    return {"type": "response.failed", "response": {**response, "error": {"code": code, "message": "no"}}}
+
+
+OVERLOADED = {"type": "overloaded_error", "message": "busy"}
+TOO_LONG = {"type": "invalid_request_error", "message": "prompt is too long: 9"}
 ERRORS: list[tuple[Api, dict[str, Any], type[Exception]]] = [
-    ("messages", {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, ModelError),
-    (
-        "messages",
-        {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 9"}},
-        ContextWindowError,
-    ),
-    (
-        "responses",
-        {
-            "type": "response.failed",
-            "response": {"status": "failed", "error": {"code": "context_length_exceeded", "message": "no"}},
-        },
-        ContextWindowError,
-    ),
-    (
-        "responses",
-        {"type": "response.failed", "response": {"error": {"code": "insufficient_quota", "message": "no"}}},
-        PermanentModelError,
-    ),
+    ("messages", {"type": "error", "error": OVERLOADED}, ModelError),
+    ("messages", {"type": "error", "error": TOO_LONG}, ContextWindowError),
+    ("responses", fail("context_length_exceeded", status="failed"), ContextWindowError),
+    ("responses", fail("insufficient_quota"), PermanentModelError),
     ("responses", {"type": "error", "code": "server_error", "message": "busy"}, ModelError),
     ("chat", {"error": {"message": "busy", "code": 500}}, ModelError),
 ]
@@ -392,18 +355,17 @@ def test_a_vendor_stream_with_many_deltas_is_joined(has_index: bool) -> None:
     def part(index: int, **fields: Any) -> dict[str, Any]:
         return {"tool_calls": [{**({"index": index} if has_index else {}), **fields}]}
 
-    body = ": comment\n\n" + "".join(
-        (
-            chunk({"role": "assistant", "content": "", "reasoning_content": "hm"}),
-            *(chunk({"content": letter}) for letter in "Hello"),
-            chunk(part(0, id="c1", type="function", function={"name": "shell", "arguments": ""})),
-            *(chunk(part(0, function={"arguments": piece})) for piece in ('{"comm', 'and": ', '"ls"}')),
-            chunk(part(1, id="c2", function={"name": "shell", "arguments": "{}"})),
-            chunk({}, "tool_calls"),
-            "data: [DONE]\n\n",
-        )
+    chunks = (
+        ": comment\n\n",
+        chunk({"role": "assistant", "content": "", "reasoning_content": "hm"}),
+        *(chunk({"content": letter}) for letter in "Hello"),
+        chunk(part(0, id="c1", type="function", function={"name": "shell", "arguments": ""})),
+        *(chunk(part(0, function={"arguments": piece})) for piece in ('{"comm', 'and": ', '"ls"}')),
+        chunk(part(1, id="c2", function={"name": "shell", "arguments": "{}"})),
+        chunk({}, "tool_calls"),
+        "data: [DONE]\n\n",
     )
-    reply = parse_reply("chat", "text/event-stream", body.encode())
+    reply = parse_reply("chat", "text/event-stream", "".join(chunks).encode())
     assert show([reply]) == [("ai", "Hello", ("c1", "shell", {"command": "ls"}), ("c2", "shell", {}))]
     assert reply.additional_kwargs == {"has_thought": True}
 
@@ -414,9 +376,8 @@ def test_errors_have_the_form_of_the_api() -> None:
         error = json.loads(reply.body)["error"]
         assert (reply.status, error["type"], error["message"]) == (429, "rate_limit_error", "slow down")
     assert json.loads(write_error("messages", 400, "x").body)["type"] == "error"
-    assert json.loads(write_error("responses", 400, "x", code="context_length_exceeded").body)["error"][
-        "code"
-    ]
+    coded = write_error("responses", 400, "x", code="context_length_exceeded")
+    assert json.loads(coded.body)["error"]["code"]
 
 
 def test_tokens_are_estimated_at_four_characters() -> None:
@@ -492,13 +453,8 @@ def check_request(api: Api, body: dict[str, Any]) -> None:
 def test_no_request_breaks_the_reader(api: Api, seed: int) -> None:
     source, user = RandomJson(seed), {"role": "user", "content": "hello"}
     turns = [user, *source.build_objects()]
-    body = {
-        **source.build_object(),
-        "model": "m",
-        "messages": turns,
-        "input": turns,
-        "tools": source.build_objects(),
-    }
+    body = {**source.build_object(), "model": "m", "messages": turns, "input": turns}
+    body["tools"] = source.build_objects()
     failure = describe_failure(lambda: check_request(api, body))
     assert failure is None or ("\n" not in failure and failure.isprintable())
 

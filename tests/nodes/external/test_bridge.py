@@ -81,6 +81,12 @@ class Client:
 
 
 ServeBridge = Callable[..., Client]
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+
+
+def post(data: bytes, head: bytes = b"") -> bytes:
+    """The bytes of a whole request."""
+    return POST + head + b"Content-Length: %d\r\n\r\n" % len(data) + data
 
 
 @pytest.fixture
@@ -107,6 +113,11 @@ def hold(client: Client) -> HeldRequest:
     held = client.bridge.wait(10)
     assert held is not None
     return held
+
+
+def finish(held: HeldRequest, future: Future[Reply]) -> None:
+    held.reply(write_error("chat", 400, "end"))
+    assert future.result(10)[0] == 400
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -179,10 +190,8 @@ def test_a_main_request_is_held_until_its_reply(serve: ServeBridge) -> None:
 
 def test_a_second_and_a_forged_main_request_are_refused(serve: ServeBridge) -> None:
     client = serve()
-    assert error_text(client.send(body("forged"))) == (
-        409,
-        "the request does not continue the conversation",
-    )
+    unexpected = (409, "the request does not continue the conversation")
+    assert error_text(client.send(body("forged"))) == unexpected
     future = client.start(body())
     held = hold(client)
     assert error_text(client.send(body("other"))) == (409, "another request is being answered")
@@ -196,11 +205,8 @@ def test_a_second_and_a_forged_main_request_are_refused(serve: ServeBridge) -> N
 
 def test_a_dropped_peer_frees_the_place(serve: ServeBridge) -> None:
     client = serve()
-    raw = body("first")
     peer = client.connect()
-    peer.sendall(
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
-    )
+    peer.sendall(post(body("first")))
     held = hold(client)
     peer.close()
     wait_until(lambda: not held.is_open)
@@ -209,8 +215,7 @@ def test_a_dropped_peer_frees_the_place(serve: ServeBridge) -> None:
     future = client.start(body("second"))
     again = hold(client)
     assert again.request.messages[0].text == "second"
-    again.reply(write_error("chat", 400, "end"))
-    assert future.result(10)[0] == 400
+    finish(again, future)
 
 
 def test_side_requests_are_answered_beside_the_held_one(serve: ServeBridge) -> None:
@@ -241,8 +246,7 @@ def test_side_requests_are_answered_beside_the_held_one(serve: ServeBridge) -> N
     assert client.send(body("fifth"), X_Kind="child")[0] == 200
     assert error_text(client.send(body("sixth"), X_Kind="child"))[0] == 429
     assert client.bridge.refused == {"side requests": 1}
-    held.reply(write_error("chat", 400, "end"))
-    assert main.result(10)[0] == 400
+    finish(held, main)
 
 
 def test_failures_of_side_requests_show_nothing_of_this_host(serve: ServeBridge) -> None:
@@ -301,17 +305,14 @@ def test_a_unix_socket_serves_too(serve: ServeBridge, tmp_path: Any) -> None:
         socket.socket(socket.AF_UNIX) as peer,
     ):
         peer.connect(path)
-        raw = body()
-        peer.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
-        )
+        peer.sendall(post(body()))
         held = bridge.wait(10)
         assert held is not None
         assert held.reply(write_error("chat", 418, "tea"))
         assert peer.recv(1_000).startswith(b"HTTP/1.1 418 ")
 
 
-POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 HOSTILE: dict[str, tuple[bytes, bytes, str]] = {
     "no HTTP": (b"\x16\x03\x01 hello\r\n\r\n", b"400", "HTTP syntax"),
     "a negative length": (POST + b"Content-Length: -1\r\n\r\n", b"400", "HTTP syntax"),
@@ -322,16 +323,8 @@ HOSTILE: dict[str, tuple[bytes, bytes, str]] = {
     "gzip": (POST + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", b"415", "compression"),
     "zstd": (POST + b"Content-Encoding: zstd\r\nContent-Length: 3\r\n\r\nabc", b"415", "compression"),
     "no JSON": (POST + b"Content-Length: 3\r\n\r\nabc", b"400", "unreadable request"),
-    "long chunks": (
-        POST + b"Transfer-Encoding: chunked\r\n\r\n" + (b"8000\r\n" + b"a" * 0x8000 + b"\r\n") * 40,
-        b"413",
-        "body size",
-    ),
-    "tiny chunks": (
-        POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 60_000,
-        b"413",
-        "body size",
-    ),
+    "long chunks": (CHUNKED + (b"8000\r\n" + b"a" * 0x8000 + b"\r\n") * 40, b"413", "body size"),
+    "tiny chunks": (CHUNKED + b"1\r\na\r\n" * 60_000, b"413", "body size"),
     "an unknown coding": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", b"501", "HTTP syntax"),
 }
 
@@ -394,8 +387,7 @@ def test_connections_beyond_the_limit_wait(serve: ServeBridge) -> None:
     assert client.bridge.refused["slow connections"] >= 15
     for peer in idle:
         peer.close()
-    held.reply(write_error("chat", 400, "end"))
-    assert future.result(10)[0] == 400
+    finish(held, future)
 
 
 def test_unfinished_heads_have_a_deadline_and_end_first(serve: ServeBridge) -> None:
@@ -422,17 +414,13 @@ def test_an_idle_connection_stays_while_nobody_waits(serve: ServeBridge) -> None
     with client.connect() as idle:
         assert client.send(body(), X_Kind="aside")[0] == 200
         time.sleep(0.5)
-        raw = body()
-        idle.sendall(POST + b"X-Kind: aside\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw)
+        idle.sendall(post(body(), b"X-Kind: aside\r\n"))
         assert idle.recv(1_000).startswith(b"HTTP/1.1 200 ")
 
 
 def test_large_bodies_wait_for_memory(serve: ServeBridge) -> None:
-    client = serve(
-        LIMITS._replace(
-            body_bytes=1_000_000, small_body_bytes=1_000, large_body_bytes=1_500_000, contended_s=0.5
-        )
-    )
+    limits = LIMITS._replace(body_bytes=1_000_000, small_body_bytes=1_000, large_body_bytes=1_500_000)
+    client = serve(limits._replace(contended_s=0.5))
     head = POST + b"Content-Length: 1000000\r\n\r\n"
     with client.connect() as slow:
         slow.sendall(head + b"a" * 999_000)
@@ -486,10 +474,8 @@ def test_requests_beyond_the_rates_wait(serve: ServeBridge) -> None:
 
 
 def test_the_main_request_does_not_wait_for_the_bytes_of_others(serve: ServeBridge) -> None:
-    client = serve(
-        LIMITS._replace(body_bytes_per_s=10, body_bytes=2_000, side_wait_s=200),
-        may_be_expected=lambda raw: b"call_1" in raw,
-    )
+    limits = LIMITS._replace(body_bytes_per_s=10, body_bytes=2_000, side_wait_s=200)
+    client = serve(limits, may_be_expected=lambda raw: b"call_1" in raw)
     assert client.send(body("x" * 1_500), X_Kind="aside")[0] == 200
     slow = client.start(body("x" * 1_500), X_Kind="aside")
     future = client.start(body("after call_1"))
@@ -498,14 +484,12 @@ def test_the_main_request_does_not_wait_for_the_bytes_of_others(serve: ServeBrid
     assert not slow.done()
     client.bridge._limits = client.bridge._limits._replace(side_wait_s=1.0)
     assert error_text(client.send(body("x"), X_Kind="aside")) == (429, "too many bytes per second")
-    held.reply(write_error("chat", 400, "end"))
-    assert future.result(10)[0] == 400
+    finish(held, future)
 
 
 def test_a_large_body_that_is_not_expected_is_not_parsed(serve: ServeBridge) -> None:
-    client = serve(
-        LIMITS._replace(side_body_bytes=1_000), may_be_expected=lambda raw: b"call_1" in raw, classify=None
-    )
+    limits = LIMITS._replace(side_body_bytes=1_000)
+    client = serve(limits, may_be_expected=lambda raw: b"call_1" in raw, classify=None)
     assert error_text(client.send(b"{" * 1_001))[0] == 413
 
 
@@ -520,9 +504,8 @@ def test_a_token_bucket_refills() -> None:
 
 def test_a_slow_reader_does_not_block_the_runtime(serve: ServeBridge) -> None:
     client = serve(LIMITS._replace(reply_s=1.0))
-    raw = body()
     peer = client.connect()
-    peer.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+    peer.sendall(post(body()))
     held = hold(client)
     long = HttpReply("text/plain", b"x" * 50_000_000)
     started = time.monotonic()
@@ -531,8 +514,7 @@ def test_a_slow_reader_does_not_block_the_runtime(serve: ServeBridge) -> None:
     future = client.start(body("next"))
     following = hold(client)
     assert following.request.messages[0].text == "next"
-    following.reply(write_error("chat", 400, "end"))
-    assert future.result(10)[0] == 400
+    finish(following, future)
     wait_until(lambda: client.bridge.refused == {"lost connections": 1})
     peer.close()
 
@@ -547,8 +529,8 @@ def test_a_flood_leaves_the_held_request_and_the_process_alone(serve: ServeBridg
     ends_at = time.monotonic() + 4
     nested = b'{"model": "m", "messages": [' + b"{}," * 150_000 + b"{}]}"
     raws = [
-        POST + b"Content-Length: 3999999\r\n\r\n" + b"[" * 3_999_999,
-        POST + b"Content-Length: %d\r\n\r\n" % len(nested) + nested,
+        post(b"[" * 3_999_999),
+        post(nested),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100,
         b"\r\n" * 1_000,
         b"",
@@ -613,8 +595,7 @@ def test_a_side_request_passes_the_wait_of_the_endpoint_on(serve: ServeBridge) -
         raise classify_status(429, None, "", "slow down", {"retry-after": "6.2"})
 
     client = serve(answer_side=answer)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Kind: child\r\nContent-Length: {len(body())}\r\n\r\n"
-    received = client.converse(head.encode() + body())
+    received = client.converse(post(body(), b"X-Kind: child\r\n"))
     assert received.startswith(b"HTTP/1.1 429 ")
     assert b"\r\nRetry-After: 7\r\n" in received
 
@@ -644,10 +625,8 @@ def test_side_requests_count_all_that_reached_the_model(serve: ServeBridge) -> N
     assert late.result(10)[0] == 200
     assert client.bridge.take_side_work().usages == ()
     # The 47 of earlier processes count for the run.
-    assert error_text(client.send(body(), X_Kind="aside")) == (
-        429,
-        "too many requests of subagents in this run",
-    )
+    refused = (429, "too many requests of subagents in this run")
+    assert error_text(client.send(body(), X_Kind="aside")) == refused
 
 
 def test_parallel_side_requests_share_the_budget(serve: ServeBridge) -> None:
@@ -663,10 +642,8 @@ def test_parallel_side_requests_share_the_budget(serve: ServeBridge) -> None:
     client = serve(answer_side=answer, has_budget=has_budget)
     first = client.start(body("x" * 4_000), X_Kind="aside")
     wait_until(lambda: client.bridge.open_side_requests == 1)
-    assert error_text(client.send(body("x" * 4_000), X_Kind="child")) == (
-        429,
-        "the budget of the run is spent",
-    )
+    spent = (429, "the budget of the run is spent")
+    assert error_text(client.send(body("x" * 4_000), X_Kind="child")) == spent
     # A request that is larger than the budget is not asked at all.
     assert error_text(client.send(body("x" * 8_000), X_Kind="child"))[0] == 429
     release.set()
