@@ -65,6 +65,24 @@ from .conftest import (
 HOSTILE = ["", " ", "nul\0", "new\nline", "\ud800", "x" * 5_000, None, 5]
 
 
+UNDER_REVIEW: Any = {"policy": "review", "points": ("first_source_edit",)}
+
+
+def start(bench: RunHarness, *replies: Any, task_id: Any = "t", prompt: Any = PROMPT, **settings: Any) -> Any:
+    """Begin a run of `thread` in the bench's sandbox."""
+    options = {"model": scripted_model(*replies), "sandbox": bench.spec, **settings}
+    return run(bench.home, "thread", task_id=task_id, prompt=prompt, **options)
+
+
+def open_scripted(bench: RunHarness, *replies: Any) -> Any:
+    return open_run(bench.home, "thread", model=scripted_model(*replies), sandbox=bench.spec)
+
+
+def expect_no_database(says: str, *arguments: Any) -> None:
+    with expect_error(LedgerUnavailableError, says), open_home(*arguments):
+        pass
+
+
 @contextmanager
 def expect_error(kind: type[Exception], says: str) -> Iterator[None]:
     """Check for a one-line error of that kind whose message matches."""
@@ -102,9 +120,8 @@ def expect_error(kind: type[Exception], says: str) -> Iterator[None]:
     ],
 )  # fmt: skip
 def test_invalid_settings(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
-    api: dict[str, Any] = {"model": scripted_model(DONE), "sandbox": bench.spec, **settings}
     with expect_error(SettingsError, says):
-        run(bench.home, "thread", task_id="t", prompt=PROMPT, **api)
+        start(bench, DONE, **settings)
     assert bench.home.threads() == ()
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
@@ -125,18 +142,16 @@ class RefusingTools(Scripted):
 @pytest.mark.parametrize("kind", [WithoutTools, RefusingTools])
 def test_a_model_without_tool_support(bench: RunHarness, kind: type[Scripted]) -> None:
     model = kind(replies=[DONE], seen=[], tools=[])
-    with expect_error(
-        SettingsError, rf"needs a model with bind_tools, which {kind.__name__} lacks \(use protocol='text'\)$"
-    ):
+    says = rf"needs a model with bind_tools, which {kind.__name__} lacks \(use protocol='text'\)$"
+    with expect_error(SettingsError, says):
         bench.run(model, protocol="native")
     assert bench.home.threads() == (() if kind is WithoutTools else ("thread",))
     assert bench.run(model, thread="other")["stop_reason"] == "finished"
 
 
 def test_options_have_the_types_of_the_settings() -> None:
-    fields = {
-        name: field.annotation for name, field in (AgentConfig.model_fields | Team.model_fields).items()
-    }
+    declared = AgentConfig.model_fields | Team.model_fields
+    fields = {name: field.annotation for name, field in declared.items()}
     fields |= {"points": Sequence[PointKind], "tools": Sequence[BaseTool]}  # wider types
     team = Team.model_fields.keys() - {"agents"}
     agents = AgentConfig.model_fields.keys() - {"model", "model_name", "delegation"}
@@ -161,23 +176,17 @@ def test_a_directory_without_a_commit(bench: RunHarness, tmp_path: Path, initial
     directory.mkdir()
     if initialised:
         subprocess.run(["git", "init", "-q", directory], check=True)
-    with expect_error(
-        SandboxUnavailableError,
-        "^task t: its base has no git repository with a commit: .* \\(run git init and git commit there\\)$",
-    ):
-        run(
-            bench.home, "thread", task_id="t", prompt=PROMPT, model=scripted_model(DONE),
-            sandbox=SandboxSpec(backend="process", directory=directory, owner="test-agent"),
-        )  # fmt: skip
+    says = r"^task t: its base has no git repository with a commit: .* \(run git init and git commit there\)$"
+    with expect_error(SandboxUnavailableError, says):
+        start(bench, DONE, sandbox=SandboxSpec(backend="process", directory=directory, owner="test-agent"))
 
 
 def test_a_graph_without_its_context(bench: RunHarness) -> None:
     for graph, state in ((build_agent(), {"task": {}}), (build_takeover(), {"record": "r"})):
-        with expect_error(
-            MissingContextError, r"needs context=AgentContext\(.*open_run builds it.*got NoneType$"
-        ):
+        says = r"needs context=AgentContext\(.*open_run builds it.*got NoneType$"
+        with expect_error(MissingContextError, says):
             graph.invoke(state)
-    with open_run(bench.home, "thread", model=scripted_model(EDIT, DONE), sandbox=bench.spec) as agent_run:
+    with open_scripted(bench, EDIT, DONE) as agent_run:
         with expect_error(MissingContextError, "got NoneType$"):
             agent_run.agent.invoke({"task": {"id": "t", "prompt": PROMPT}}, agent_run.config)
         assert agent_run.agent.invoke(None, **agent_run.options)["stop_reason"] == "finished"
@@ -187,11 +196,9 @@ def test_a_graph_without_its_context(bench: RunHarness) -> None:
     "state", [{}, {"task": {}}, {"task": {"id": "t"}}, {"messages": [HumanMessage("hi")]}]
 )
 def test_a_graph_without_its_task(bench: RunHarness, state: Any) -> None:
-    with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as agent_run:
-        with expect_error(
-            InputError,
-            r'^task: the input must be \{"task": \{"id": …, "prompt": …\}\}; id and prompt must be text$',
-        ):
+    with open_scripted(bench, DONE) as agent_run:
+        says = r'^task: the input must be \{"task": \{"id": …, "prompt": …\}\}; id and prompt must be text$'
+        with expect_error(InputError, says):
             agent_run.agent.invoke(state, **agent_run.options)
         task = {"task": {"id": "t", "prompt": PROMPT}}
         assert agent_run.agent.invoke(task, **agent_run.options)["stop_reason"] == "finished"
@@ -220,18 +227,8 @@ def test_invalid_thread_ids(bench: RunHarness, thread: Any) -> None:
 @pytest.mark.slow
 @BOTH_DATABASES
 def test_unusual_thread_ids_are_distinct(bench: RunHarness) -> None:
-    threads = [
-        "..",
-        ".",
-        "a/b",
-        "a_b",
-        "../../x",
-        "/etc",
-        "ü🎉" * 60,
-        "x" * 255,
-        "'; DROP TABLE takeover_leases",
-        "%s{}",
-    ]
+    paths = ("..", ".", "a/b", "a_b", "../../x", "/etc")
+    threads = [*paths, "ü🎉" * 60, "x" * 255, "'; DROP TABLE takeover_leases", "%s{}"]
     names = set()
     for thread in threads:
         state = bench.run(scripted_model(EDIT, DONE), thread=thread, run_id="", points=("first_source_edit",))
@@ -250,9 +247,8 @@ def test_unusual_thread_ids_are_distinct(bench: RunHarness) -> None:
 def test_missing_records(bench: RunHarness, record: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
-    with expect_error(
-        RecordError, "(invalid record id|record not found): .*known records: run.first_source_edit.$"
-    ):
+    says = "(invalid record id|record not found): .*known records: run.first_source_edit.$"
+    with expect_error(RecordError, says):
         take_over(bench.home, "taking", record_id=record, view="trace", **settings)
     # Nothing started there, so the thread is free.
     assert bench.home.threads() == ("thread",)
@@ -265,16 +261,12 @@ def test_missing_records(bench: RunHarness, record: Any) -> None:
 def test_unknown_views(bench: RunHarness, view: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
-    with expect_error(
-        UnknownViewError,
-        "^unknown view .* \\(use repository, trace, summary, structured, payload, transcript, cited\\)$",
-    ):
+    says = r"^unknown view .* \(use repository, trace, summary, structured, payload, transcript, cited\)$"
+    with expect_error(UnknownViewError, says):
         take_over(bench.home, "taking", record_id="run.first_source_edit", view=view, **settings)
     assert bench.home.threads() == ("thread",)
-    assert (
-        take_over(bench.home, "taking", record_id="run.first_source_edit", **settings).state["view"]
-        == "structured"
-    )
+    done = take_over(bench.home, "taking", record_id="run.first_source_edit", **settings)
+    assert done.state["view"] == "structured"
 
 
 @pytest.mark.cases(3)
@@ -283,7 +275,7 @@ def test_unknown_views(bench: RunHarness, view: Any) -> None:
 )
 def test_invalid_tasks(bench: RunHarness, task: Any, prompt: Any) -> None:
     with expect_error(InputError, "^task: task_id and prompt must be text, the prompt not empty; got "):
-        run(bench.home, "thread", task_id=task, prompt=prompt, model=scripted_model(DONE), sandbox=bench.spec)
+        start(bench, DONE, task_id=task, prompt=prompt)
     assert bench.home.threads() == ()
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
@@ -293,26 +285,10 @@ def test_invalid_tasks(bench: RunHarness, task: Any, prompt: Any) -> None:
 @BOTH_DATABASES
 @pytest.mark.parametrize("task", ["", "../..", "a/b", "nul\0", "x" * 100_000, "ü🎉"])
 def test_unusual_tasks(bench: RunHarness, task: str) -> None:
-    model = scripted_model(EDIT, ModelError("gone"))
     with pytest.raises(ModelError):
-        run(
-            bench.home,
-            "thread",
-            task_id=task,
-            prompt=f"{task} prompt",
-            model=model,
-            sandbox=bench.spec,
-            model_tries=1,
-        )
+        start(bench, EDIT, ModelError("gone"), task_id=task, prompt=f"{task} prompt", model_tries=1)
     with pytest.raises(ThreadExistsError) as caught:
-        run(
-            bench.home,
-            "thread",
-            task_id="other",
-            prompt=PROMPT,
-            model=scripted_model(DONE),
-            sandbox=bench.spec,
-        )
+        start(bench, DONE, task_id="other")
     assert len(str(caught.value)) < 300
     done = bench.resume(scripted_model("", DONE))
     assert (done.stop_reason, done.state["task"]["id"]) == ("finished", task)
@@ -336,7 +312,7 @@ def test_missing_checkpoints(bench: RunHarness) -> None:
     [
         (
             {"messages": [object()]},
-            r"^messages: give LangChain messages such as HumanMessage\('…'\), not <object",
+            r"^messages: give LangChain messages such as HumanMessage\('…'\), not <obj",
         ),
         ({"messages": "hi"}, "^messages: give a list of messages, not 'hi'$"),
         ({"messages": None}, "^messages: give a list of messages, not None$"),
@@ -354,12 +330,11 @@ def test_missing_checkpoints(bench: RunHarness) -> None:
 def test_invalid_state_updates(bench: RunHarness, values: Any, says: str) -> None:
     bench.run(scripted_model(EDIT, DONE))
     before = bench.home.history("thread")
-    with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as agent_run:
+    with open_scripted(bench, DONE) as agent_run:
         with expect_error(InputError, says):
             agent_run.update_state(values)
-        with expect_error(
-            InputError, "^as_node: unknown node 'nowhere' .use begin, think, next_call, agent, "
-        ):
+        unknown = "^as_node: unknown node 'nowhere' .use begin, think, next_call, agent, "
+        with expect_error(InputError, unknown):
             agent_run.update_state({}, as_node="nowhere")
         with expect_error(SnapshotNotFoundError, "sandbox_state: no snapshot 'gone'"):
             agent_run.update_state({"sandbox_state": "gone"})
@@ -370,10 +345,9 @@ def test_invalid_state_updates(bench: RunHarness, values: Any, says: str) -> Non
 def test_a_valid_state_update(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, DONE))
     before = next(moment for moment in bench.home.history("thread") if moment.step == 1)
-    with open_run(bench.home, "thread", model=scripted_model("", DONE), sandbox=bench.spec) as agent_run:
-        at = agent_run.update_state(
-            {"messages": [HumanMessage("Stop now.")]}, checkpoint=before.checkpoint, as_node="shell"
-        )
+    with open_scripted(bench, "", DONE) as agent_run:
+        values = {"messages": [HumanMessage("Stop now.")]}
+        at = agent_run.update_state(values, checkpoint=before.checkpoint, as_node="shell")
         done = agent_run.resume(checkpoint=at)
     assert [message.text for message in done.state["messages"]][-2:] == ["Stop now.", DONE]
 
@@ -386,29 +360,28 @@ def test_an_unstorable_message(bench: RunHarness) -> None:
     done = bench.resume(scripted_model("", SHOW, DONE))
     assert get_shown_lines(done.state) == ["1"]
     with (
-        open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as agent_run,
+        open_scripted(bench, DONE) as agent_run,
         expect_error(UnstorableValueError, "and lists and dicts of them"),
     ):
         agent_run.update_state({"messages": [odd]})
 
 
 def test_invalid_answers(bench: RunHarness) -> None:
-    settings: Any = {"policy": "review", "points": ("first_source_edit",)}
     model = scripted_model(EDIT, "Summary.", "Fields.", DONE)
-    bench.run(model, **settings)
+    bench.run(model, **UNDER_REVIEW)
+    choice = (
+        r"""^answer: decision: Input should be 'approve' or 'refuse' \(for example {"decision": "approve", """
+    )
     for answer, says in (
-        (
-            {"decision": "yes"},
-            "^answer: decision: Input should be 'approve' or 'refuse' \\(for example {\"decision\": \"approve\", ",
-        ),
+        ({"decision": "yes"}, choice),
         ({"view": "nothing"}, "^answer: view: Input should be 'repository', "),
         ({"veiw": "trace"}, "^answer: veiw: "),
         ("yes", "^answer: "),
         ([], "^answer: "),
     ):
         with expect_error(InputError, says):
-            bench.resume(model, answer, **settings)
-    assert bench.resume(model, {"decision": "approve"}, **settings).stop_reason == "handoff"
+            bench.resume(model, answer, **UNDER_REVIEW)
+    assert bench.resume(model, {"decision": "approve"}, **UNDER_REVIEW).stop_reason == "handoff"
 
 
 # Replies
@@ -436,18 +409,12 @@ def corrections(state: Any) -> list[str]:
 )  # fmt: skip
 def test_replies_without_an_action(bench: RunHarness, reply: str, says: str) -> None:
     events: list[dict[str, Any]] = []
-    state = bench.run(
-        scripted_model(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE), on_progress=events.append
-    )
+    model = scripted_model(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE)
+    state = bench.run(model, on_progress=events.append)
     (correction,) = corrections(state)
     (refusal,) = [each for each in events if each.get("refused")]
-    assert refusal == {
-        "event": "observed",
-        "step": 1,
-        "exit_code": None,
-        "refused": True,
-        "text": correction,
-    }
+    observed = {"event": "observed", "step": 1, "exit_code": None, "refused": True}
+    assert refusal == observed | {"text": correction}
     assert re.search(says, correction), correction
     assert state["stop_reason"] == "finished"
     assert get_shown_lines(state) == ["def double(n):", "    return n + 1"]
@@ -499,27 +466,14 @@ def test_a_megabyte_of_output(bench: RunHarness) -> None:
 @BOTH_DATABASES
 def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> None:
     bench.run(scripted_model(DONE))
-    url = bench.home.ledger.url
-    with bench.home.ledger.write_transaction() as connection:
-        connection.exec_driver_sql("UPDATE takeover_schema SET version = 99")
-    with (
-        expect_error(
-            LedgerUnavailableError,
-            "schema version 99, which a newer version wrote; .* reads only 5 .update the program",
-        ),
-        open_home(tmp_path / "home", url),
-    ):
-        pass
-    with bench.home.ledger.write_transaction() as connection:
-        connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
-    with (
-        expect_error(
-            LedgerUnavailableError,
-            "schema version 1, which version 0.1 reads; .* reads only 5 .finish its threads",
-        ),
-        open_home(tmp_path / "home", url),
-    ):
-        pass
+    refusals = {
+        99: "schema version 99, which a newer version wrote; .* reads only 5 .update the program",
+        1: "schema version 1, which version 0.1 reads; .* reads only 5 .finish its threads",
+    }
+    for version, says in refusals.items():
+        with bench.home.ledger.write_transaction() as connection:
+            connection.exec_driver_sql(f"UPDATE takeover_schema SET version = {version}")
+        expect_no_database(says, tmp_path / "home", bench.home.ledger.url)
 
 
 @pytest.mark.parametrize(
@@ -532,20 +486,14 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
     ],
 )
 def test_missing_databases(tmp_path: Path, url: str, says: str) -> None:
-    with expect_error(LedgerUnavailableError, says), open_home(tmp_path, url):
-        pass
+    expect_no_database(says, tmp_path, url)
 
 
 def test_invalid_database_files(tmp_path: Path) -> None:
     (tmp_path / "takeover.sqlite").write_text("Dear diary, " * 1_000)
-    with expect_error(LedgerUnavailableError, "not a database; .*name another file$"), open_home(tmp_path):
-        pass
+    expect_no_database("not a database; .*name another file$", tmp_path)
     (tmp_path / "file").write_text("")
-    with (
-        expect_error(LedgerUnavailableError, r"\(pass a writable directory\)$"),
-        open_home(tmp_path / "file" / "home"),
-    ):
-        pass
+    expect_no_database(r"\(pass a writable directory\)$", tmp_path / "file" / "home")
 
 
 def test_a_read_only_home(tmp_path: Path) -> None:
@@ -556,16 +504,8 @@ def test_a_read_only_home(tmp_path: Path) -> None:
             bench.run(scripted_model(NOTE.format(1), ModelError("gone")), model_tries=1)
     with mount("--bind", directory, directory):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(directory)], check=True)
-        with (
-            expect_error(LedgerUnavailableError, "the file and its directory must be writable"),
-            open_home(directory),
-        ):
-            pass
-        with (
-            expect_error(LedgerUnavailableError, "pass a writable directory"),
-            open_home(directory / "below"),
-        ):
-            pass
+        expect_no_database("the file and its directory must be writable", directory)
+        expect_no_database("pass a writable directory", directory / "below")
     with open_home(directory) as home:
         bench.home = home
         assert get_shown_lines(bench.resume(scripted_model("", SHOW, DONE)).state) == ["1"]
@@ -579,27 +519,25 @@ def test_a_home_that_becomes_read_only(tmp_path: Path) -> None:
 
             def listen(moment: dict[str, Any]) -> None:
                 if (moment["event"], moment["step"]) == ("thinking", 1):
-                    for path in (*directory.glob("takeover.sqlite*"), directory / "snapshots"):
-                        _set_immutable(path, True)
+                    _set_immutable(directory, True)
 
             try:
                 with pytest.raises((LedgerUnavailableError, OSError, SandboxUnavailableError)) as caught:
                     bench.run(model, on_progress=listen)
             finally:
-                for path in (*directory.glob("takeover.sqlite*"), directory / "snapshots"):
-                    _set_immutable(path, False)
+                _set_immutable(directory, False)
             assert "\n" not in str(caught.value)
         with open_home(directory) as home:
             bench.home = home
             assert get_shown_lines(bench.resume(model).state) == ["1", "2"]
 
 
-def _set_immutable(path: Path, immutable: bool) -> None:
-    done = subprocess.run(
-        ["chattr", "+i" if immutable else "-i", str(path)], capture_output=True, check=False
-    )
-    if done.returncode != 0 and immutable:
-        skip_missing(f"no immutable files here, which takes root: {done.stderr.decode().strip()}")
+def _set_immutable(home: Path, immutable: bool) -> None:
+    for path in (*home.glob("takeover.sqlite*"), home / "snapshots"):
+        command = ["chattr", "+i" if immutable else "-i", str(path)]
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode != 0 and immutable:
+            skip_missing(f"no immutable files here, which takes root: {done.stderr.decode().strip()}")
 
 
 def test_messages_survive_json(bench: RunHarness) -> None:

@@ -45,6 +45,7 @@ def answer(text: str, id: str = "1", **more: Any) -> ToolMessage:
     return ToolMessage(text, tool_call_id=id, **more)
 
 
+TRANSFERRED = "Successfully transferred to Bob"
 MESSAGES: list[BaseMessage] = [
     SystemMessage("Be brief."),
     HumanMessage("Fix it."),
@@ -72,10 +73,11 @@ def test_every_dump_of_a_state_is_read_alike(tmp_path: Path) -> None:
         ("shell", {"command": "pwd"}),
     ]
     state = {"messages": MESSAGES, "active_agent": "Bob"}
+    plain = [message.model_dump() for message in MESSAGES]
     for dump in (
-        [message.model_dump() for message in MESSAGES],
+        plain,
         messages_to_dict(MESSAGES),
-        {"messages": [m.model_dump() for m in MESSAGES], "active_agent": "Bob"},
+        {"messages": plain, "active_agent": "Bob"},
         {"values": {"messages": messages_to_dict(MESSAGES)}, "next": []},
         dumpd(state),
     ):
@@ -106,11 +108,8 @@ def test_the_points_are_the_handoffs_and_the_end() -> None:
 def test_a_sandbox_belongs_to_the_last_point(tmp_path: Path) -> None:
     first, last = from_swarm(MESSAGES, snapshot=RECORD.snapshot, base_commit="abc", checkpoint_id="c")
     assert (first.snapshot, first.task.base_commit, first.checkpoint_id) == (None, "", "")
-    assert (last.required_snapshot, last.task.base_commit, last.checkpoint_id) == (
-        RECORD.snapshot,
-        "abc",
-        "c",
-    )
+    assert last.required_snapshot == RECORD.snapshot
+    assert (last.task.base_commit, last.checkpoint_id) == ("abc", "c")
     store = RecordStore(tmp_path)
     store.create(last.id, lambda _: last)
     assert store.load(last.id) == last
@@ -138,11 +137,8 @@ def test_handoffs_are_detected(
 @pytest.mark.parametrize(
     "messages",
     [
-        [
-            call("bash", command="echo Successfully transferred to Bob"),
-            answer("Successfully transferred to Bob"),
-        ],
-        [call("send_money", to="Bob"), answer("Successfully transferred to Bob")],
+        [call("bash", command=f"echo {TRANSFERRED}"), answer(TRANSFERRED)],
+        [call("send_money", to="Bob"), answer(TRANSFERRED)],
         [call("transfer_to_bob"), answer("Error: no such tool", status="error")],
         [call("transfer_to_bob")],
         [call("transfer_to_"), answer("ok")],
@@ -179,27 +175,15 @@ def test_renumbered_calls_have_their_own_answers() -> None:
         answer("three", id="0"),
     ]
     for dump in (messages, [*messages, call("transfer_to_bob"), answer("ok")]):
-        seen = [
-            (e.kind, e.arguments.get("command") or e.text)
-            for e in parse_trace(dump).events
-            if e.tool == "shell"
-        ]
-        assert seen == [
-            ("action", "a"),
-            ("observation", "one"),
-            ("action", "b"),
-            ("action", "c"),
-            ("observation", "three"),
-        ]
+        events = [event for event in parse_trace(dump).events if event.tool == "shell"]
+        assert [e.arguments.get("command") or e.text for e in events] == ["a", "one", "b", "c", "three"]
+        assert [event.kind[0] for event in events] == ["a", "o", "a", "a", "o"]
 
 
 def test_a_streamed_reply_is_read_alike() -> None:
-    chunk = AIMessageChunk(
-        content="I look.", tool_calls=[{"name": "bash", "args": {"command": "ls"}, "id": "1"}]
-    )
-    assert actions(parse_trace([HumanMessage("t"), chunk, answer("a")]).events) == [
-        ("shell", {"command": "ls"})
-    ]
+    chunk = AIMessageChunk(content="I look.", tool_calls=call("bash", command="ls").tool_calls)
+    trace = parse_trace([HumanMessage("t"), chunk, answer("a")])
+    assert actions(trace.events) == [("shell", {"command": "ls"})]
 
 
 def test_the_next_handoff_continues_from_a_view(tmp_path: Path) -> None:
@@ -210,27 +194,20 @@ def test_the_next_handoff_continues_from_a_view(tmp_path: Path) -> None:
             seen = attach_record(view(first_record), first_record, is_stored=records is not None)
             assert from_swarm(seen, records=records, thread_id="t")[-1].trace == first_record.trace
             assert load_earlier_events(seen, thread_id="t", records=records) == first_record.trace
-            more = [
-                *seen,
-                HumanMessage("Hurry."),
-                call("bash", command="cd /app && ls"),
-                answer("[exit code 0]\n"),
-            ]
-            later = build_latest_record(more, thread_id="t", records=records)
-            raw = build_latest_record([*MESSAGES, *more[len(seen) :]], thread_id="t")
+            more = [HumanMessage("Hurry."), call("bash", command="cd /app && ls"), answer("[exit code 0]\n")]
+            later = build_latest_record([*seen, *more], thread_id="t", records=records)
+            raw = build_latest_record([*MESSAGES, *more], thread_id="t")
             assert later.trace == raw.trace
             assert later.task == raw.task
             later.verify()
 
 
 def test_an_observed_trace_is_kept_unchanged() -> None:
-    first_record = RECORD.model_copy(
-        update={"task": RECORD.task.model_copy(update={"workspace": "/w"})}
-    ).seal()
+    task = RECORD.task.model_copy(update={"workspace": "/w"})
+    first_record = RECORD.model_copy(update={"task": task}).seal()
     seen = attach_record(VIEWS["trace"](first_record), first_record, is_stored=False)
-    later = build_latest_record(
-        [*seen, call("bash", command="sed -i s/b/a/ pkg/core.py"), answer("[exit code 0]\n")]
-    )
+    edit = call("bash", command="sed -i s/b/a/ pkg/core.py")
+    later = build_latest_record([*seen, edit, answer("[exit code 0]\n")])
     assert later.trace[:2] == RECORD.trace
     assert later.trace[2].index == 2
     assert later.task == first_record.task
@@ -274,9 +251,8 @@ def test_a_forged_record_is_refused(content: str, why: str) -> None:
 )
 def test_a_message_with_an_invalid_mark_is_ordinary(mark: Any) -> None:
     odd = HumanMessage("x", additional_kwargs={METADATA_KEY: mark})
-    assert build_latest_record([odd, *MESSAGES]).task.prompt.startswith(
-        "x\n\nThe user said later:\n\nFix it."
-    )
+    prompt = build_latest_record([odd, *MESSAGES]).task.prompt
+    assert prompt.startswith("x\n\nThe user said later:\n\nFix it.")
 
 
 @pytest.mark.parametrize("state", [[], [HumanMessage("t")], {"messages": []}, {}, {"messages": "x"}, [3]])
@@ -288,18 +264,10 @@ def test_messages_without_actions_are_reported(state: Any) -> None:
 def test_the_command_shows_a_dump(tmp_path: Path) -> None:
     first_record = build_latest_record(MESSAGES)
     path = tmp_path / "state.json"
-    path.write_text(
-        json.dumps(
-            messages_to_dict(attach_record(VIEWS["cited"](first_record), first_record, is_stored=False))
-        )
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "handoff", "show", path, "--view", "trace"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    seen = attach_record(VIEWS["cited"](first_record), first_record, is_stored=False)
+    path.write_text(json.dumps(messages_to_dict(seen)))
+    command = [sys.executable, "-m", "handoff", "show", path, "--view", "trace"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == str(VIEWS["trace"](first_record)[0].content)
     assert "handoff" in done.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,6 +66,28 @@ def compute_expected_tree(live_sandbox: Sandbox, repository: Path, tmp_path: Pat
     return tree(copy)
 
 
+CheckTree = Callable[[str], None]
+
+
+@pytest.fixture
+def check_tree(live_sandbox: Sandbox, repository: Path, tmp_path: Path) -> CheckTree:
+    def check(patch: str) -> None:
+        """Check that the patch makes the sandbox's tree of a new checkout."""
+        expected = compute_expected_tree(live_sandbox, repository, tmp_path)
+        assert apply_to_checkout(patch, repository, tmp_path) == expected
+
+    return check
+
+
+def list_paths(patch: Patch) -> list[str]:
+    return re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE)
+
+
+def list_lines(patch: Patch) -> list[str]:
+    """The removed and added lines."""
+    return re.findall("^[+-][^+-].*", patch.text, re.MULTILINE)
+
+
 def test_the_commit_and_its_directories(live_sandbox: Sandbox, repository: Path) -> None:
     check_output(
         live_sandbox,
@@ -119,15 +141,13 @@ WORK = {
 @pytest.mark.cases(12)
 @pytest.mark.parametrize("work", WORK)
 def test_the_patch_makes_the_same_tree(
-    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, work: str
+    live_sandbox: Sandbox, base: str, check_tree: CheckTree, work: str
 ) -> None:
     run(live_sandbox, WORK[work])
     patch = patch_since(live_sandbox, base).text
     assert patch
     patch.encode()
-    assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
-        live_sandbox, repository, tmp_path
-    )
+    check_tree(patch)
 
 
 def test_only_binary_files_are_reported_in_binary(live_sandbox: Sandbox, base: str) -> None:
@@ -180,9 +200,7 @@ HOSTILE = {
 
 @pytest.mark.cases(11)
 @pytest.mark.parametrize("trick", HOSTILE)
-def test_hostile_git_settings(
-    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, trick: str
-) -> None:
+def test_hostile_git_settings(live_sandbox: Sandbox, base: str, check_tree: CheckTree, trick: str) -> None:
     run(live_sandbox, HOSTILE[trick].replace("{attributes}", "> .git/info/attributes echo '*'"))
     check_output(
         live_sandbox,
@@ -191,28 +209,21 @@ def test_hostile_git_settings(
     patch = patch_since(live_sandbox, base).text
     assert "owned" not in patch
     assert "+    return 42\n" in patch
-    assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
-        live_sandbox, repository, tmp_path
-    )
+    check_tree(patch)
     assert run(live_sandbox, 'test -e "$HOME/owned"').exit_code == 1
 
 
-def test_attributes_of_the_work_tree(
-    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path
-) -> None:
-    check_output(
-        live_sandbox, "git config diff.x.textconv 'echo owned'; git config filter.x.clean 'echo owned'"
-    )
-    check_output(
-        live_sandbox, "echo '*.py filter=x diff=x' > .gitattributes; echo '*.txt -diff' >> .gitattributes"
-    )
-    check_output(live_sandbox, "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt")
+def test_attributes_of_the_work_tree(live_sandbox: Sandbox, base: str, check_tree: CheckTree) -> None:
+    for command in (
+        "git config diff.x.textconv 'echo owned'; git config filter.x.clean 'echo owned'",
+        "echo '*.py filter=x diff=x' > .gitattributes; echo '*.txt -diff' >> .gitattributes",
+        "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt",
+    ):
+        check_output(live_sandbox, command)
     patch = patch_since(live_sandbox, base).text
     assert "owned" not in patch
     assert "+    return 42\n" in patch
-    assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
-        live_sandbox, repository, tmp_path
-    )
+    check_tree(patch)
 
 
 def test_the_repository_is_not_touched(live_sandbox: Sandbox, base: str) -> None:
@@ -228,22 +239,21 @@ def test_the_repository_is_not_touched(live_sandbox: Sandbox, base: str) -> None
     assert live_sandbox.changes() == ()
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        "rm -rf .git",
-        "rm -rf .git; git init -q",
-        "rm -rf .git/objects; mkdir .git/objects",
-        "echo garbage > .git/HEAD",
-        "echo '[broken' > .git/config",
-        "rm -rf .git; echo 'gitdir: /nowhere' > .git",
-    ],
+NO_OBJECTS = "rm -rf .git/objects; mkdir .git/objects"
+HARMS = ("rm -rf .git", NO_OBJECTS, "echo '[broken' > .git/config")
+FURTHER_HARMS = (
+    "rm -rf .git; git init -q",
+    "echo x > .git/HEAD",
+    "rm -rf .git; echo 'gitdir: /nowhere' > .git",
 )
+
+
+@pytest.mark.parametrize("harm", [*HARMS, *FURTHER_HARMS])
 def test_a_broken_repository(live_sandbox: Sandbox, base: str, harm: str) -> None:
     check_output(live_sandbox, harm)
     with pytest.raises(RepositoryError, match="git"):
         patch_since(live_sandbox, base)
-    if harm != "rm -rf .git/objects; mkdir .git/objects":
+    if harm != NO_OBJECTS:
         with pytest.raises(RepositoryError):
             head_commit(live_sandbox)
     assert check_output(live_sandbox, "echo usable") == "usable\n"
@@ -262,7 +272,7 @@ COMMIT = "git -c user.name=a -c user.email=b -c protocol.file.allow=always commi
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("place", ["inner", "pkg", "docs/in ner/deep"])
 def test_a_nested_repository_is_a_directory(
-    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, place: str, commits: bool
+    live_sandbox: Sandbox, base: str, check_tree: CheckTree, place: str, commits: bool
 ) -> None:
     check_output(
         live_sandbox,
@@ -272,9 +282,7 @@ def test_a_nested_repository_is_a_directory(
     patch = patch_since(live_sandbox, base)
     assert left_out(patch).keys() == ({f"{place}/.git"} if commits else set())
     run(live_sandbox, f"rm -rf '{place}/.git'")
-    assert apply_to_checkout(patch.text, repository, tmp_path) == compute_expected_tree(
-        live_sandbox, repository, tmp_path
-    )
+    check_tree(patch.text)
 
 
 def test_a_nested_repository_that_git_ignores_stays_out(live_sandbox: Sandbox, base: str) -> None:
@@ -284,22 +292,18 @@ def test_a_nested_repository_that_git_ignores_stays_out(live_sandbox: Sandbox, b
     assert patch_since(live_sandbox, base) == Patch()
 
 
+FILES_OF_SUB = (".gitignore", ".gitmodules", "a.py", "deep/b.py", "kept.log")
+IGNORE = "git config diff.ignoreSubmodules all; git config submodule.sub.ignore all"
 SUBMODULES = {
     "edit": ("echo more >> sub/a.py; echo more >> sub/deep/b.py", {"sub/a.py", "sub/deep/b.py"}),
     "commit": (f"cd sub; echo more >> a.py; git commit -qam x || {COMMIT} -a", {"sub/a.py"}),
     "new file": ("mkdir sub/new; echo 1 > sub/new/n.py; echo 1 > sub/x.log", {"sub/new/n.py"}),
     "deleted": ("rm -rf sub/deep; rm sub/a.py", {"sub/a.py", "sub/deep/b.py"}),
-    "replaced": (
-        "rm -rf sub; echo a file > sub",
-        {"sub", *(f"sub/{name}" for name in (".gitignore", ".gitmodules", "a.py", "deep/b.py", "kept.log"))},
-    ),
+    "replaced": ("rm -rf sub; echo a file > sub", {"sub", *(f"sub/{name}" for name in FILES_OF_SUB)}),
     "no link": ("rm sub/.git sub/deep/.git; echo more >> sub/deep/b.py", {"sub/deep/b.py"}),
     "no index": ("git rm -rq --cached .; rm -f .git/index; echo more >> sub/a.py", {"sub/a.py"}),
     "staged": ("cd sub; echo more >> a.py; git add -A; cd ..; git add -A", {"sub/a.py"}),
-    "flags": (
-        "git config diff.ignoreSubmodules all; git config submodule.sub.ignore all; rm sub/kept.log",
-        {"sub/kept.log"},
-    ),
+    "flags": (f"{IGNORE}; rm sub/kept.log", {"sub/kept.log"}),
     "unchanged": ("touch sub/a.py; git -C sub status", set()),
 }
 
@@ -330,7 +334,7 @@ def test_submodules_are_directories(with_submodules: Path, tmp_path: Path, work:
         base = head_commit(live)
         run(live, command)
         patch = patch_since(live, base)
-    assert set(re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE)) == paths
+    assert set(list_paths(patch)) == paths
     assert left_out(patch).keys() <= {"sub/.git"}
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", str(with_submodules), str(copy)], check=True)
@@ -350,7 +354,7 @@ def test_the_commit_of_a_submodule_is_lost(with_submodules: Path) -> None:
         assert "new file mode 100644\n" in patch.text
         patch = patch_since(live, base, open_base=lambda: sandbox.start(spec))
     assert not patch.left_out
-    assert re.findall("^[+-][^+-].*", patch.text, re.MULTILINE) == ["+more"]
+    assert list_lines(patch) == ["+more"]
 
 
 def test_a_submodule_that_was_never_checked_out_is_unchanged(with_submodules: Path, tmp_path: Path) -> None:
@@ -360,7 +364,7 @@ def test_a_submodule_that_was_never_checked_out_is_unchanged(with_submodules: Pa
     ) as live:
         base = head_commit(live)
         check_output(live, "echo more >> README.txt")
-        assert re.findall("^[+-][^+-].*", patch_since(live, base).text, re.MULTILINE) == ["+more"]
+        assert list_lines(patch_since(live, base)) == ["+more"]
         check_output(live, "echo 1 > sub/new.py")
         assert "b/sub/new.py" in patch_since(live, base).text
 
@@ -396,22 +400,12 @@ def test_large_files_are_left_out(live_sandbox: Sandbox, base: str) -> None:
     found = left_out(patch)
     assert found.pop("pipe") == "no file, link or readable directory"
     assert found == dict.fromkeys(("core", "data.bin", "sparse"), "larger than 16 MiB")
-    assert [line for line in patch.text.splitlines() if line[:4] == "diff"] == [
-        "diff --git a/README.txt b/README.txt"
-    ]
+    assert list_paths(patch) == ["README.txt"]
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        "rm -rf .git",
-        "rm -rf .git; git init -q; git add -A",
-        "rm -rf .git/objects; mkdir .git/objects",
-        "echo '[broken' > .git/config",
-    ],
-)
+@pytest.mark.parametrize("harm", [*HARMS, "rm -rf .git; git init -q; git add -A"])
 def test_a_lost_base_is_read_from_another_sandbox(
-    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, harm: str
+    live_sandbox: Sandbox, base: str, repository: Path, check_tree: CheckTree, harm: str
 ) -> None:
     check_output(
         live_sandbox,
@@ -423,26 +417,22 @@ def test_a_lost_base_is_read_from_another_sandbox(
 
     patch = patch_since(live_sandbox, base, open_base=open_base)
     assert not patch.left_out
-    assert apply_to_checkout(patch.text, repository, tmp_path) == compute_expected_tree(
-        live_sandbox, repository, tmp_path
-    )
+    check_tree(patch.text)
     with pytest.raises(RepositoryError):
         patch_since(live_sandbox, "0" * 40, open_base=open_base)
 
 
 def test_a_renamed_link_leaves_room_for_a_directory(
-    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path
+    live_sandbox: Sandbox, base: str, check_tree: CheckTree
 ) -> None:
     """`git apply` does not know that, so the patch has no renames."""
     check_output(live_sandbox, "mv link link.moved; mkdir link; echo x > link/x")
     patch = patch_since(live_sandbox, base)
-    assert apply_to_checkout(patch.text, repository, tmp_path) == compute_expected_tree(
-        live_sandbox, repository, tmp_path
-    )
+    check_tree(patch.text)
 
 
 def test_a_rename_beside_a_file_that_is_not_utf_8(
-    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path
+    live_sandbox: Sandbox, base: str, check_tree: CheckTree
 ) -> None:
     """The text and the binary form find different renames."""
     check_output(
@@ -450,44 +440,38 @@ def test_a_rename_beside_a_file_that_is_not_utf_8(
         "printf 'a\\r\\nb\\r\\nmore\\n' > moved; git mv crlf.txt x || rm -f tools/run.sh; " + WORK["latin-1"],
     )
     patch = patch_since(live_sandbox, base)
-    assert apply_to_checkout(patch.text, repository, tmp_path) == compute_expected_tree(
-        live_sandbox, repository, tmp_path
-    )
+    check_tree(patch.text)
 
 
+SPARSE = "git sparse-checkout set pkg"
+MOD = {"pkg/mod.py"}
 SETTINGS = {
-    "sparse checkout": ("git sparse-checkout set pkg", {"pkg/mod.py"}),
-    "sparse index": ("git sparse-checkout set --sparse-index pkg", {"pkg/mod.py"}),
-    "sparse without an index": ("git sparse-checkout set pkg; rm .git/index", {"pkg/mod.py"}),
+    "sparse checkout": (SPARSE, MOD),
+    "sparse index": ("git sparse-checkout set --sparse-index pkg", MOD),
+    "sparse without an index": (f"{SPARSE}; rm .git/index", MOD),
     "a file outside of a sparse checkout": (
-        "git sparse-checkout set pkg; mkdir docs; echo x > docs/größe.txt",
+        f"{SPARSE}; mkdir docs; echo x > docs/größe.txt",
         {"docs/größe.txt", "pkg/mod.py"},
     ),
-    "deleted in a sparse checkout": (
-        "git sparse-checkout set pkg; rm 'pkg/old name.py'",
-        {"pkg/old name.py", "pkg/mod.py"},
-    ),
+    "deleted in a sparse checkout": (f"{SPARSE}; rm 'pkg/old name.py'", {"pkg/old name.py", "pkg/mod.py"}),
     "no modes": (
         "git config core.fileMode false; find . -path ./.git -prune -o -type f -exec chmod +x {} +",
-        {"pkg/mod.py"},
+        MOD,
     ),
     "line endings": (
         "git config core.autocrlf true; rm README.txt pkg/mod.py; git checkout -q .; grep -q $'\\r' pkg/mod.py",
-        {"pkg/mod.py"},
+        MOD,
     ),
     "attributes": (
         "echo '*.txt text eol=crlf' > .git/info/attributes; rm README.txt; git checkout -q README.txt; grep -q $'\\r' README.txt",
-        {"pkg/mod.py"},
+        MOD,
     ),
     "alternates": (
         "git clone -q --bare . ../store; rm -rf .git/objects/??; rm -rf .git/objects/pack; "
         'echo "$PWD/../store/objects" > .git/objects/info/alternates',
-        {"pkg/mod.py"},
+        MOD,
     ),
-    "quoted paths": (
-        "git config core.quotePath true; git config core.precomposeUnicode true",
-        {"pkg/mod.py"},
-    ),
+    "quoted paths": ("git config core.quotePath true; git config core.precomposeUnicode true", MOD),
 }
 
 
@@ -498,11 +482,9 @@ def test_settings_change_nothing(live_sandbox: Sandbox, base: str, setting: str)
     check_output(live_sandbox, "sed -i s/41/42/ pkg/mod.py")
     patch = patch_since(live_sandbox, base)
     assert patch.left_out == ()
-    assert set(re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE)) == paths
-    assert [line for line in patch.text.splitlines() if line[:2] in ("-\t", "- ", "+ ")] == [
-        "-    return 41",
-        "+    return 42",
-    ]
+    assert set(list_paths(patch)) == paths
+    edits = [line for line in patch.text.splitlines() if line[:2] in ("-\t", "- ", "+ ")]
+    assert edits == ["-    return 41", "+    return 42"]
 
 
 def test_files_that_a_filter_has_converted_are_unchanged(tmp_path: Path) -> None:
@@ -527,7 +509,7 @@ def test_files_that_a_filter_has_converted_are_unchanged(tmp_path: Path) -> None
         assert patch_since(live, base) == Patch()
         check_output(live, "echo more >> b.bin; echo more >> b.up")
         patch = patch_since(live, base)
-    assert re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE) == ["b.bin", "b.up"]
+    assert list_paths(patch) == ["b.bin", "b.up"]
     assert "+large content\n+more\n" in patch.text
 
 
@@ -538,17 +520,13 @@ def test_a_link_that_git_refuses_is_left_out(live_sandbox: Sandbox, more: str) -
     check_output(live_sandbox, "ln -sf README.txt .gitmodules; echo more >> README.txt" + more)
     patch = patch_since(live_sandbox, base)
     assert left_out(patch) == {".gitmodules": "git refuses a link with this name"}
-    assert re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE) == ["README.txt"]
+    assert list_paths(patch) == ["README.txt"]
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "git config core.autocrlf true",
-        "git config core.autocrlf input",
-        "echo '* text=auto' > .git/info/attributes",
-    ],
-)
+AUTOCRLF = ("git config core.autocrlf true", "git config core.autocrlf input")
+
+
+@pytest.mark.parametrize("setting", [*AUTOCRLF, "echo '* text=auto' > .git/info/attributes"])
 def test_a_committed_crlf_stays(live_sandbox: Sandbox, setting: str) -> None:
     check_output(
         live_sandbox,
@@ -557,4 +535,4 @@ def test_a_committed_crlf_stays(live_sandbox: Sandbox, setting: str) -> None:
     base = head_commit(live_sandbox)
     check_output(live_sandbox, f"{setting}; touch mixed.txt; sed -i s/b/c/ dos.txt")
     patch = patch_since(live_sandbox, base)
-    assert re.findall("^[+-][^+-].*", patch.text, re.MULTILINE) == ["-b\r", "+c\r"]
+    assert list_lines(patch) == ["-b\r", "+c\r"]

@@ -131,14 +131,10 @@ def test_unconvertible_snapshots_are_refused(host: Kit, process_snapshot: Snapsh
 
     directory = host.spec().directory
     image = {"backend": "docker", "image": "any"}
-    expect_refusal(
-        process_snapshot,
-        r"process sandbox that started from a directory \(restore it with --sandbox host",
-        **image,
-    )
-    layers = process_snapshot.model_copy(
-        update={"backend": "host", "base": process_snapshot.base.removeprefix(bases.COPY_PREFIX)}
-    )
+    says = r"process sandbox that started from a directory \(restore it with --sandbox host"
+    expect_refusal(process_snapshot, says, **image)
+    base = process_snapshot.base.removeprefix(bases.COPY_PREFIX)
+    layers = process_snapshot.model_copy(update={"backend": "host", "base": base})
     expect_refusal(layers, "layers \\(restore it with --sandbox host", backend="process", directory=directory)
     of_image = process_snapshot.model_copy(update={"backend": "docker", "base": "sha256:" + "0" * 64})
     expect_refusal(
@@ -179,6 +175,7 @@ def test_nothing_runs_while_a_state_is_restored(
     marker = tmp_path / "spoilt" if backend == "process" else Path("/tmp/spoilt")
     spoil = SPOIL.format(marker)
     index = f"a[$(touch {marker})]"
+    touch, substitution = f"touch {marker}", f"$(touch {marker})"
     state = {
         "directory": f"/{spoil}",
         "previous_directory": f"/$(touch {marker})",
@@ -186,16 +183,12 @@ def test_nothing_runs_while_a_state_is_restored(
             "plain": {"value": spoil},
             "number": {"attributes": "ix", "value": index},
             "RANDOM": {"attributes": "i", "value": index},
-            "SECONDS": {"value": index},
-            "OPTIND": {"value": index},
-            "HISTSIZE": {"value": index},
             "numbers": {"attributes": "ai", "elements": {"0": index, "7": spoil}},
             "map": {"attributes": "Ai", "elements": {spoil: index, index: spoil, "]": "1", "@": "2"}},
             "upper": {"attributes": "u", "value": "$(touch x)"},
             "PROMPT_COMMAND": {"value": f"touch {marker}"},
-            "BASH_ENV": {"value": f"$(touch {marker})"},
-            "ENV": {"value": f"$(touch {marker})"},
-            "PS4": {"value": f"$(touch {marker})"},
+            **{key: {"value": substitution} for key in ("BASH_ENV", "ENV", "PS4")},
+            **{key: {"value": index} for key in ("SECONDS", "OPTIND", "HISTSIZE")},
             "IFS": {"value": "touch"},
             "POSIXLY_CORRECT": {"value": "1"},
             "BASH_XTRACEFD": {"value": "198"},
@@ -210,22 +203,13 @@ def test_nothing_runs_while_a_state_is_restored(
             "quote": {"commands": f"echo '\n}}\ntouch {marker}\n: "},
             "comment": {"commands": f"# }}\ntouch {marker} #"},
             "pattern": {"commands": f"case x in a ) esac\n}} ; touch {marker} ; {{ :"},
-            "builtin": {"commands": f"touch {marker}"},
-            "eval": {"commands": f"touch {marker}"},
-            "declare": {"commands": f"touch {marker}"},
-            "unset": {"commands": f"touch {marker}"},
-            "set": {"commands": f"touch {marker}"},
-            "cd": {"commands": f"touch {marker}"},
+            **{key: {"commands": touch} for key in ("builtin", "eval", "declare", "unset", "set", "cd")},
             "fine": {"commands": "    echo fine"},
         },
         "aliases": {"builtin": f"touch {marker}; ", "declare": f"touch {marker}; ", "ll": spoil},
         "shopt": {"expand_aliases": True, "nosuch": True, "extdebug": False, "restricted_shell": True},
         "options": {"errexit": False, "nosuch": True, "noexec": True, "onecmd": True, "posix": False},
-        "traps": {
-            "SIGUSR1": f"touch {marker}",
-            "SIGRTMAX": f"touch {marker}",
-            "SIGNOSUCH": f"touch {marker}",
-        },
+        "traps": dict.fromkeys(("SIGUSR1", "SIGRTMAX", "SIGNOSUCH"), touch),
     }
     with restore_snapshot(kit, with_state(process_snapshot, json.dumps(state)), tmp_path) as live_sandbox:
         assert live_sandbox.inspect(f"test -e {marker} || echo untouched").output == "untouched\n"
@@ -392,16 +376,8 @@ def test_values_move_with_the_directories_and_code_does_not() -> None:
 def test_a_shell_with_unexpected_output() -> None:
     assert parse_printed_state("nothing", "mark") is None
     assert parse_printed_state("\0mark".join(["x"] * 11), "mark") is None
-    parts = [
-        "",
-        "shopt -s a;b\nshopt -s good",
-        'declare -- x="$(id)"\ndeclare -- y="1"',
-        "",
-        "",
-        "",
-        "0022\n",
-        "/\0x\0",
-    ]
+    variables = 'declare -- x="$(id)"\ndeclare -- y="1"'
+    parts = ["", "shopt -s a;b\nshopt -s good", variables, "", "", "", "0022\n", "/\0x\0"]
     state = parse_printed_state("\0mark".join([*parts, "set -o $(id)", "trap -- $(id) EXIT", ""]), "mark")
     assert state == ShellState.model_validate(
         {"directory": "/", "umask": "0022", "shopt": {"good": True}, "variables": {"y": {"value": "1"}}}
@@ -435,6 +411,5 @@ def test_a_function_of_quotes_takes_little_memory(process: Kit, tmp_path: Path) 
         assert length > 800_000
         assert len(render_restore_code(state)) < 3 * length
         again = process.restore(live_sandbox.snapshot(tmp_path).result(), tmp_path)
-        assert check_output(again, "declare -f f | wc -c") == check_output(
-            live_sandbox, "declare -f f | wc -c"
-        )
+        sizes = [check_output(each, "declare -f f | wc -c") for each in (again, live_sandbox)]
+        assert sizes[0] == sizes[1]
