@@ -23,6 +23,17 @@ FAILED tests/test_a.py::test_one - assert 1 == 2
 ===== 1 failed, 2 passed in 0.12s =====
 """
 UNITTEST = "test_a (t.T) ... {line}\n\n------\nRan 3 tests in 0.001s\n\n{end}\n"
+UNITTEST_FAILED = UNITTEST.format(line="FAIL", end="FAILED (failures=1)")
+UNITTEST_PASSED = UNITTEST.format(line="ok", end="OK")
+UNITTEST_SKIPPED = UNITTEST.format(line="ok", end="OK (skipped=1, expected failures=2)")
+BROKEN_IMPORT = TRACEBACK.format(file="bin/test", error="ImportError: cannot import name 'Expr'")
+REPRO_BROKEN = TRACEBACK.format(file="repro.py", error="ValueError: x")
+COLORED = "\x1b[31m===== \x1b[1m1 failed\x1b[0m, \x1b[32m2 passed\x1b[0m\x1b[31m in 0.1s\x1b[0m ===="
+RAN_OK = "Ran 2 tests in 0.1s\n\nOK\n"
+SKIPPED_SOME = "OK, but some tests were skipped!\nTests: 3, Assertions: 3, Skipped: 1."
+NEXTEST = "     Summary [ 0.1s] 2 tests run: 1 passed, 1 failed\nerror: test run failed"
+CARGO = "test result: ok. 0 passed; 0 failed\ntest result: ok. 2 passed; 0 failed"
+MAVEN = "[ERROR] Tests run: 2, Failures: 1, Errors: 0\n[INFO] BUILD FAILURE"
 WRITTEN = ("repro.py", "/tmp/repro.py", "tools/check.sh", "pkg/demo.py", "test_mine.py")
 
 
@@ -80,14 +91,8 @@ WRITTEN = ("repro.py", "/tmp/repro.py", "tools/check.sh", "pkg/demo.py", "test_m
         ("python3 < repro.py", "reproduction"),
         ("python test_mine.py", "reproduction"),
         ("pytest test_mine.py", "test"),
-        (
-            "python3 - <<'PY'\nimport subprocess\nsubprocess.run(['pytest', '-q', 'tests'], check=False)\nPY",
-            "test",
-        ),
-        (
-            'python3 -c \'import subprocess, sys; subprocess.call([sys.executable, "-m", "mypy", "a.py"])\'',
-            "lint",
-        ),
+        ("python3 - <<'PY'\nimport subprocess\nsubprocess.run(['pytest', '-q'], check=False)\nPY", "test"),
+        ('python3 -c \'import subprocess, sys; subprocess.call([sys.executable, "-m", "mypy"])\'', "lint"),
         ("python3 <<PY\nimport os\nos.system('cd src && make test')\nPY", "test"),
         ("docker compose -f dev.yml exec -T web python manage.py test", "test"),
         ("docker-compose run --rm web npm run lint", "lint"),
@@ -196,48 +201,23 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
         ("pytest -q | tail -5", PYTEST_FAILED, 0, "failed"),
         ("pytest; echo $?", "3 passed in 0.01s\n0", 0, "passed"),
         ("pytest", "===== 3 passed, 2 warnings in 0.01s =====", 0, "passed"),
-        (
-            "pytest",
-            "\x1b[31m===== \x1b[1m1 failed\x1b[0m, \x1b[32m2 passed\x1b[0m\x1b[31m in 0.1s\x1b[0m ====",
-            0,
-            "failed",
-        ),
+        ("pytest", COLORED, 0, "failed"),
         ("pytest | tail -1", "=== 0 failed, 3 passed in 0.1s ===", 0, "passed"),
         ("pytest", "=== 3 passed, 1 xfailed in 65.10s (0:01:05) ===", 0, "passed"),
         ("pytest || true", "=== 2 passed, 1 error in 0.1 seconds ===", 0, "failed"),
         ("pytest -v | head -9", "tests/test_a.py::test_x FAILED   [ 5%]", 0, "failed"),
         ("pytest", "t.py::test_exception PASSED\ntest_error ok\n== 2 passed in 1s ==", 0, "passed"),
         ("pytest", "AssertionError raised as expected\n== 1 passed in 1s ==", 0, "passed"),
-        ("python -m unittest", UNITTEST.format(line="ok", end="OK"), 0, "passed"),
-        (
-            "python -m unittest | tail -3",
-            UNITTEST.format(line="FAIL", end="FAILED (failures=1)"),
-            0,
-            "failed",
-        ),
+        ("python -m unittest", UNITTEST_PASSED, 0, "passed"),
+        ("python -m unittest | tail -3", UNITTEST_FAILED, 0, "failed"),
         ("python -m unittest 2>&1 | tail -1", "FAILED (errors=1)", 0, "failed"),
-        (
-            "python -m unittest",
-            UNITTEST.format(line="ok", end="OK (skipped=1, expected failures=2)"),
-            0,
-            "passed",
-        ),
-        (
-            "./tests/runtests.py a",
-            "Error (expected)\nRan 2 tests in 0.1s\n\nOK\nDestroying test database\n",
-            0,
-            "passed",
-        ),
-        (
-            "./tests/runtests.py a; true",
-            "Applying a.0001_failed... OK\nRan 2 tests in 0.1s\n\nOK\n",
-            0,
-            "passed",
-        ),
+        ("python -m unittest", UNITTEST_SKIPPED, 0, "passed"),
+        ("./tests/runtests.py a", f"Error (expected)\n{RAN_OK}Destroying test database\n", 0, "passed"),
+        ("./tests/runtests.py a; true", f"Applying a.0001_failed... OK\n{RAN_OK}", 0, "passed"),
         ("bin/test a | tail", "=== tests finished: 4 passed, in 0.30 seconds ===", 0, "passed"),
         (
             "bin/test a | tail",
-            "=== tests finished: 4 passed, 1 failed, in 0.3 seconds ===\nDO *NOT* COMMIT!",
+            "= tests finished: 4 passed, 1 failed, in 0.3 seconds =\nDO *NOT* COMMIT!",
             0,
             "failed",
         ),
@@ -263,47 +243,22 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
         ("bun test | cat", " 1 pass\n 1 fail", 0, "failed"),
         ("npx playwright test | cat", "  1 failed\n  1 passed (1.2s)", 0, "failed"),
         ("npx playwright test | cat", "  2 passed (1.2s)", 0, "passed"),
-        (
-            "cargo nextest run | cat",
-            "     Summary [ 0.1s] 2 tests run: 1 passed, 1 failed\nerror: test run failed",
-            0,
-            "failed",
-        ),
-        (
-            "cargo test | cat",
-            "test result: ok. 0 passed; 0 failed\ntest result: ok. 2 passed; 0 failed",
-            0,
-            "passed",
-        ),
+        ("cargo nextest run | cat", NEXTEST, 0, "failed"),
+        ("cargo test | cat", CARGO, 0, "passed"),
         ("go vet ./... | cat", "./a.go:5:2: undefined: x", 0, "failed"),
         ("pytest -q | tail", "Fatal Python error: Segmentation fault\n\nCurrent thread 0x0:", 0, "failed"),
         ("pytest -q | tail", "INTERNALERROR> ValueError: x", 0, "failed"),
         ("cat > r.py <<'EOF'\n1\nEOF\npython r.py | tail", "All tests passed", 0, "passed"),
         ("cat > r.py <<'EOF'\n1\nEOF\npython r.py | tail", "1", 0, "unknown"),
         ("find tests -exec pytest -q {} \\;", "1 failed in 0.1s\n3 passed in 0.1s", 0, "failed"),
-        (
-            "vendor/bin/phpunit | tail",
-            "OK, but some tests were skipped!\nTests: 3, Assertions: 3, Skipped: 1.",
-            0,
-            "passed",
-        ),
+        ("vendor/bin/phpunit | tail", SKIPPED_SOME, 0, "passed"),
         ("rails test | tail", "3 runs, 3 assertions, 1 failures, 0 errors, 0 skips", 0, "failed"),
-        (
-            "mvn -q test | tail",
-            "[ERROR] Tests run: 2, Failures: 1, Errors: 0\n[INFO] BUILD FAILURE",
-            0,
-            "failed",
-        ),
+        ("mvn -q test | tail", MAVEN, 0, "failed"),
         ("pytest | tail", "5 passed, 3 subtests passed in 0.02s", 0, "passed"),
         ("pytest | tail", "1 failed, 2 passed, 3 subtests passed in 0.02s", 0, "failed"),
         ("npx eslint . | cat", "✖ 1 problem (0 errors, 1 warning)", 0, "passed"),
         ("npx tsc --noEmit 2>&1 | head -5; echo ${PIPESTATUS[0]}", "2", 0, "failed"),
-        (
-            "python3 repro.py; pytest -q",
-            TRACEBACK.format(file="repro.py", error="E") + "3 passed in 0.1s",
-            0,
-            "failed",
-        ),
+        ("python3 repro.py; pytest -q", f"{REPRO_BROKEN}3 passed in 0.1s", 0, "failed"),
         ("python3 repro.py && echo done", "FAILED: 3\ndone", 0, "failed"),
         # (2) The exit code, if it belongs to the validation.
         ("pytest -q > /dev/null", "", 0, "passed"),
@@ -316,18 +271,8 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
         ("pytest -q; echo done", "done", 0, "unknown"),
         ("pytest || true", "", 0, "unknown"),
         ("pytest > log 2>&1 &", "[1] 123", 0, "unknown"),
-        (
-            "python bin/test a",
-            TRACEBACK.format(file="bin/test", error="ImportError: cannot import name 'Expr'"),
-            1,
-            "failed",
-        ),
-        (
-            "bin/test a | tail",
-            TRACEBACK.format(file="bin/test", error="ImportError: cannot import name 'Expr'"),
-            0,
-            "failed",
-        ),
+        ("python bin/test a", BROKEN_IMPORT, 1, "failed"),
+        ("bin/test a | tail", BROKEN_IMPORT, 0, "failed"),
         ("pytest -q | tail -0 && git push", "remote: push failed: no access", 1, "unknown"),
         ("pytest -q && python3 repro.py", "3 passed in 0.1s\nAssertionError", 1, "failed"),
         # (3) Reproductions with exit code 0.
@@ -338,8 +283,8 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
         ("python3 repro.py", "0 failed\nFAILED: 0", 0, "passed"),
         ("python3 repro.py", "Failed as expected\nError (expected)\nit did not FAIL", 0, "passed"),
         ("python3 repro.py", "AssertionError raised as expected", 0, "passed"),
-        ("python3 repro.py", TRACEBACK.format(file="repro.py", error="ValueError: x"), 0, "failed"),
-        ("python3 repro.py | tail -20", TRACEBACK.format(file="repro.py", error="ValueError"), 0, "failed"),
+        ("python3 repro.py", REPRO_BROKEN, 0, "failed"),
+        ("python3 repro.py | tail -20", REPRO_BROKEN, 0, "failed"),
         # The script's own verdict that it caught a failure.
         ("python3 repro.py", "Error: no such table", 0, "failed"),
         ("python3 repro.py", "Error defining B: no attribute", 0, "failed"),
@@ -383,8 +328,8 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
         ("python3 repro.py", "IDs match, 0 tests failed", 0, "passed"),
         ("python3 repro.py | tail -20", "value: 3", 0, "unknown"),
         ("python3 repro.py", "value: 3", None, "unknown"),
-        ("python3 repro.py", "OK\n" + TRACEBACK.format(file="repro.py", error="NameError: y"), 1, "failed"),
-        ("python3 repro.py", UNITTEST.format(line="FAIL", end="FAILED (failures=1)"), 0, "failed"),
+        ("python3 repro.py", f"OK\n{REPRO_BROKEN}", 1, "failed"),
+        ("python3 repro.py", UNITTEST_FAILED, 0, "failed"),
     ],
 )
 def test_outcomes(command: str, output: str, exit_code: int | None, expected: ValidationOutcome) -> None:
@@ -502,15 +447,9 @@ def test_an_import_error_caused_by_an_edit_is_a_failure() -> None:
     )
     assert judge_output("pytest", output, 2) == "environment_error"
     assert judge_output("pytest", output, 2, edited_files=("pkg/core.py",)) == "failed"
-    submodule = (
-        "E   ModuleNotFoundError: No module named 'pkg.gone'\n=== 1 error during collection in 0.1s ==="
-    )
-    assert (
-        judge_output(
-            "pytest", "___ ERROR collecting t.py ___\n" + submodule, 2, edited_files=("pkg/other.py",)
-        )
-        == "failed"
-    )
+    missing = "E   ModuleNotFoundError: No module named 'pkg.gone'\n=== 1 error during collection in 0.1s ==="
+    output = f"___ ERROR collecting t.py ___\n{missing}"
+    assert judge_output("pytest", output, 2, edited_files=("pkg/other.py",)) == "failed"
 
 
 def test_an_error_in_the_written_script_is_a_failure() -> None:
@@ -606,21 +545,14 @@ def test_evidence_of_a_cut_traceback_and_of_a_group() -> None:
 def test_a_script_that_says_success_first_hides_no_failure() -> None:
     text = "Success: checks skipped\nOK, next\nFailed: SystemCheckError: 1 issue\n" + "more\n" * 4
     assert extract_evidence(text) == ("Failed: SystemCheckError: 1 issue", "more")
-    assert extract_evidence("Success: no issues found in 3 source files\n") == (
-        "Success: no issues found in 3 source files",
-    )
+    success = "Success: no issues found in 3 source files"
+    assert extract_evidence(f"{success}\n") == (success,)
 
 
 def test_evidence_of_a_script_is_what_it_says() -> None:
-    text = (
-        "step 1\nAn error occurred: 'NoneType' object has no attribute 'x'\n" + "note\n" * 4 + "a\nb\ndone\n"
-    )
-    assert extract_evidence(text) == (
-        "An error occurred: 'NoneType' object has no attribute 'x'",
-        "a",
-        "b",
-        "done",
-    )
+    error = "An error occurred: 'NoneType' object has no attribute 'x'"
+    text = f"step 1\n{error}\n" + "note\n" * 4 + "a\nb\ndone\n"
+    assert extract_evidence(text) == (error, "a", "b", "done")
 
 
 @pytest.mark.parametrize(
