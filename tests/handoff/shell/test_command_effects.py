@@ -23,395 +23,22 @@ from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 
 from ...random_examples import SHARED_FIXTURES, examples
 
-NOTHING = """
-ls
-ls -la src
-pwd
-cat a.txt
-cat < a.txt
-cat a.txt b.txt | head -n 3 | tail -1
-cat 'a file' "another $NAME"
-grep -rn "def wrap" --include=*.py .
-grep -c x a.txt || true
-rg -n 'TODO|FIXME' src
-find . -name '*.py' -type f
-find . -newer a.txt -print0
-sed -n 1,20p a.txt
-sed -n '5p' a.txt
-sed -n '1,5p;9p' a.txt
-sort a.txt | uniq | wc -l
-sort -u -k2,2 a.txt
-git status
-git log --oneline -5
-git show HEAD:a.txt
-git diff HEAD~1 -- a.txt
-git grep -n x
-git blame a.txt
-wc -l < a.txt
-echo hi
-echo a > /dev/null
-ls 2>/dev/null
-ls 2>&1
-ls missing 2>&1 | head
-printf '%s\\n' a b
-test -f a.txt && echo yes
-[ -d src ] && ls src
-uniq -c < a.txt
-cat src/*.py *.txt
-sort src/*.py
-ls {a,b}
-tail -f a.txt
-stat a.txt; du -sh .
-which python3
-date
-date +%s
-date -u
-ls # a comment
-diff a.txt b.txt
-nl a.txt
-file a.txt
-""".strip().splitlines()
 
-SHELL = """
-cd src
-cd src && ls
-cd
-cd -
-pushd src
-popd
-cd src; git status
-""".strip().splitlines()
+def read_commands() -> dict[str, list[str]]:
+    """The commands in `command_effects.txt`, by their effect."""
+    commands: dict[str, list[str]] = {}
+    for line in (Path(__file__).parent / "command_effects.txt").read_text().splitlines():
+        if line.startswith("== "):
+            commands[line.removeprefix("== ")] = found = []
+        else:
+            found.append(line)
+    return commands
 
+
+COMMANDS_BY_EFFECT = read_commands()
+NOTHING, SHELL = COMMANDS_BY_EFFECT["nothing"], COMMANDS_BY_EFFECT["shell"]
 ANYTHING = [
-    *"""
-rm a.txt
-python3 x.py
-make
-ls > out
-ls >> out
-ls >| out
-ls &> out
-ls &>> out
-ls >& out
-ls 2> out
-ls 2>> out
-ls 1> out
-ls 3> out
-ls <> out
-ls {fd}> out
-ls {fd}>/dev/null
-ls {fd}< a.txt
-date '01010000'>/dev/null
-> out
->> out
->| out
-ls; > out
-ls && >out
->out ls
-> out cat a.txt
-2>out
-ls > /dev/null > out
-ls > out > /dev/null
-ls > /dev/nullx
-ls > /dev/sda
-ls > "out"
-ls > $OUT
-{ ls; } > out
-(ls) > out
-{ ls; } 2> out
-( ls; pwd ) >> out
-if true; then ls; fi > out
-for f in a b; do echo $f; done > out
-while read l; do echo $l; done < a.txt
-! ls > out
-ls | tee out
-ls | tee -a out
-ls |& tee out
-cat a.txt | sponge a.txt
-echo $(rm a.txt)
-echo "$(rm a.txt)"
-echo `rm a.txt`
-echo "`rm a.txt`"
-cat <(rm a.txt)
-cat <(ls) >(cat > out)
-ls >(cat > out)
-echo ${X:=rm}
-echo "${X:=y}"
-echo $((x=1))
-echo $[x=1]
-echo "$[x=1]"
-((x=1))
-((x=1)) && ls
-ls; ((x++))
-[[ x=3 -eq 3 ]] && ls
-[[ -v a[0] ]]; ls
-[[ -f a.txt ]] && ls
-test -v 'a[x=1]'
-let x=1
-find . -delete
-find . -name '*.pyc' -delete
-find . -exec rm {} ;
-find . -exec rm {} \\;
-find . -exec rm {} +
-find . -execdir rm {} +
-find . -ok rm {} \\;
-find . -okdir rm {} \\;
-find . -fprint out
-find . -fprint0 out
-find . -fprintf out %p
-find . -fls out
-find . "-delete"
-find . $ACTION
-find . -name x -de""lete
-find . -d\\elete
-git commit -am x
-git checkout .
-git -c alias.x=!rm x
-git -c core.fsmonitor=./x status
-git -c diff.external=./x diff
-git -C .. checkout .
-git --git-dir=x log
-git --exec-path=. log
-git diff --output=out
-git diff --output out
-git diff --ext-diff
-git log -p --ext-diff
-git log --output=out
-git show --output=out HEAD
-git show --textconv HEAD
-git shortlog --output=out
-git grep -O x
-git grep -Ovi x
-git grep --open-files-in-pager=./x y
-git grep --open-files-in-p=./x y
-git grep --op x
-git diff --outp=out
-git diff --out out
-git stash
-git log $ARGS
-git $VERB
-git -p log
-git --paginate log
-sed -i s/a/b/ a.txt
-sed -n -i 1p a.txt
-sed -ni 1p a.txt
-sed -n '1w out' a.txt
-sed -n 'w out' a.txt
-sed -n 1p;w a.txt
-sed -n '1p;w out' a.txt
-sed -n 's/a/b/w out' a.txt
-sed -n 's/a/rm x/e' a.txt
-sed -n '1e rm x' a.txt
-sed -n e a.txt
-sed -n --in-place 1p a.txt
-sed -n -f prog a.txt
-sed -n -e 1p -e 'w out' a.txt
-sed -n -s 1p a.txt
-sed s/a/b/ a.txt
-sed -n $PROGRAM a.txt
-sed -n 1p a.txt > out
-sed -n -- 1p a.txt
-sort -o out a.txt
-sort -oout a.txt
-sort -uo out a.txt
-sort -ro a.txt a.txt
-sort -no a.txt a.txt
-sort a.txt -o a.txt
-sort a.txt --output=a.txt
-sort --outp=a.txt a.txt
-sort --o=a.txt a.txt
-sort --output a.txt a.txt
-sort -S1 --compress-program=./x a.txt
-sort --comp=./x a.txt
-sort $ARGS a.txt
-sort -T . a.txt
-printf -v x y
-printf -vx y
-printf $ARGS
-X=1
-X=1 Y=2
-X=1 ls
-PATH=. ls
-LD_PRELOAD=./x.so ls
-GIT_EXTERNAL_DIFF=./x git diff
-GIT_PAGER=./x git log
-env ls
-env X=1 ls
-env LD_PRELOAD=./x.so ls
-env -S 'rm a'
-export X=1
-export X=1; ls
-declare x=1
-local x=1
-readonly x=1
-typeset x=1
-unset X
-unset X; ls
-set -e
-set -e; ls
-set -- a; ls
-shift
-shopt -s nullglob
-alias ls=rm
-alias ls=rm; ls
-unalias ls
-ls() { rm a.txt; }; ls
-function ls { rm a.txt; }; ls
-ls () { :; }
-umask 000
-ulimit -n 5
-exec ls
-exec > out
-exec 3> out
-exit
-exit 0; ls
-return
-logout
-kill 1
-trap 'rm a' EXIT
-source a.sh
-. a.sh
-eval ls
-bash -c ls
-sh a.sh
-bash a.sh
-echo 'rm a' | sh
-bash <<< 'rm a'
-xargs rm < a.txt
-ls | xargs
-ls | xargs cat
-ls | xargs rm
-echo --output=out | xargs git log
-echo -oout | xargs sort
-echo -delete | xargs find .
-ls | xargs -I{} find {} -delete
-sudo ls
-nohup ls
-setsid ls
-timeout 5 ls
-time ls
-time -o out ls
-/usr/bin/time -o out ls
-nice ls
-command ls
-builtin pwd
-stdbuf -o0 ls
-ls &
-ls & ls
-sleep 9 & ls
-ls&
-ls & disown
-(ls &)
-coproc ls
-date -s 2020-01-01
-date --set=2020-01-01
-date --se=2020-01-01
-date --set 2020-01-01
-date 010100002020
-date -us 2020-01-01
-date $X
-file -C -m magic
-file -C
-file --compile
-file -bC -m magic
-rg --pre ./x y
-rg --pre=./x y
-rg --pr ./x y
-rg --hostname-bin=./x y
-rg --search-zip x
-rg -z x
-uniq a.txt out
-uniq -c a.txt out
-uniq $X
-sort *
-sort {-o,x}
-find *
-sed -n 1p *
-sed -n 1p ?i
-git log *
-(ls; pwd)
-{ ls; pwd; }
-! grep -q x a.txt
-(cd src && ls)
-<ls rm a
-< a.txt rm a
-2<ls rm a
-zgrep x a.gz
-tee out
-dd if=a of=b
-cp a b
-mv a b
-ln -s a b
-touch a
-mkdir a
-truncate -s0 a
-install a b
-awk '{print > "out"}' a.txt
-awk 'BEGIN{system("rm a")}'
-perl -pi -e s/a/b/ a
-curl x
-./ls
-/tmp/ls
-bin/cat a.txt
-"$CMD"
-$CMD
-$CMD a
-~/ls
-l\\s > out
-'ls' > out
-cat a.txt; python3 x.py
-ls; rm a
-ls || rm a
-ls && rm a
-ls | rm a
-cd src > out
-cd src && rm a
-cd $(rm a)
-cd src &
-CDPATH=/ cd src
-pushd -n src > out
-hash -p ./x ls
-enable -f ./x ls
-type -a ls > out
-read x
-read x < a.txt
-mapfile -t x < a.txt
-readarray x < a.txt
-getopts a x
-wait
-fg
-bg
-jobs
-history -w out
-fc -e ./x
-compgen -C ./x
-complete -F f ls
-bind -x x
-dirs -c
-suspend
-times
-whereis -B . -f ls > out
-ssh host ls
-docker ps
-pip list
-pytest
-less a.txt
-more a.txt
-vi a.txt
-man ls
-select x in a b; do break; done
-case x in x) rm a;; esac
-until false; do rm a; done
-if ls; then rm a; fi
-for x in a; do ls; done
-f() ( rm a ); f
-unbalanced 'quote
-ls (
-ls )
-ls <<
-""".strip("\n").replace("\\n", "\n").splitlines(),
-    "printf 'abc%n' n",
-    "printf '%s%-5ln' a n",
+    *COMMANDS_BY_EFFECT["anything"],
     "ls\nrm a.txt",
     "ls \\\n> out",
     "ls; \\\nrm a",
@@ -430,30 +57,12 @@ ls <<
     "",
     " ",
     "\n",
-    "# only a comment",
     "ls " + "x" * 5_000,
-    "{ls,>out}",
-    "cat {a,b}>out",
     "\tls>out",
-    "ls;>out;ls",
-    "echo a>out",
-    "echo 2>out",
-    "echo a 2>&1>out",
-    "echo a >&2 >out",
-    "ls 2>&1 1>&out",
-    "((ls)) > out",
     "ls ;\n\n> out",
-    "time -p ls > out",
     "{\nls\n} >out",
-    "ls;;",
-    "\\ ls",
     "cat a\n\\rm a",
-    "printf 'a'\\%n b",
-    "rg -z2>&1 x",
-    "grep x a |&>/dev/null head",
-    "[ a ] 2>&1 -o -v 'a[$(rm a)]' ]",
-    "sort a > /dev/null -o out",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -475,43 +84,16 @@ PIECES = [
     "<<E\nx\nE\n", "'", '"', "\\", "#", "if", "then", "fi", "for", "in", "do", "done", "while", "[[", "]]", "/dev/null",
     "$X", "*", "~",
 ]  # fmt: skip
-HARMLESS_PIECES = [
-    "ls",
-    "cat a",
-    "a",
-    "echo x",
-    "pwd",
-    "git log",
-    "sort a",
-    "find .",
-    "sed -n 1p a",
-    "cd d",
-    ";",
-    "&&",
-    "|",
-    "\n",
-    "2>&1",
-    "-l",
-]
+HARMLESS_COMMANDS = ["ls", "cat a", "echo x", "pwd", "git log", "sort a", "find .", "sed -n 1p a", "cd d"]
+HARMLESS_PIECES = [*HARMLESS_COMMANDS, "a", ";", "&&", "|", "\n", "2>&1", "-l"]
 WORDS = st.one_of(st.sampled_from(HARMLESS_PIECES), st.sampled_from(HARMLESS_PIECES), st.sampled_from(PIECES))
 COMMANDS = st.tuples(st.lists(WORDS, min_size=1, max_size=6), st.sampled_from(["", " "])).map(
     lambda both: both[1].join(both[0])
 )
 STATE = "declare -p; declare -f; alias -p; shopt -p; set +o; umask; trap -p; ulimit -a; pwd"
 # Variables that Bash changes by itself.
-NOISE = (
-    "BASH_",
-    "_=",
-    "LINENO",
-    "PIPESTATUS",
-    "RANDOM",
-    "SECONDS",
-    "SRANDOM",
-    "EPOCH",
-    "FUNCNAME",
-    "OLDPWD",
-    "BASHPID",
-)
+NOISE = ("BASH_", "_=", "LINENO", "PIPESTATUS", "RANDOM", "SECONDS", "SRANDOM", "EPOCH", "FUNCNAME", "OLDPWD")
+NOISE += ("BASHPID",)
 
 
 @pytest.fixture(scope="module")
@@ -551,12 +133,11 @@ def _run(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], list
         timeout=60,
         check=False,
     )
-    states = [
-        [line for line in (root.parent / name).read_text().splitlines() if not any(n in line for n in NOISE)]
-        for name in ("before", "after")
-    ]
+    states = []
     for name in ("before", "after"):
-        (root.parent / name).unlink()
+        lines = (parent / name).read_text().splitlines()
+        states.append([line for line in lines if not any(noise in line for noise in NOISE)])
+        (parent / name).unlink()
     return before, _hash_tree(root), sorted(set(states[0]) ^ set(states[1]))
 
 
@@ -673,11 +254,8 @@ def test_a_redirection_edits_the_file_that_it_names() -> None:
 
 
 def test_likely_answers_agree_with_proven_effects() -> None:
-    assert [
-        command
-        for command in (*NOTHING, *SHELL)
-        if any(may_edit(simple) or may_act(simple) for simple in parse_command(command))
-    ] == []
+    for command in (*NOTHING, *SHELL):
+        assert not any(may_edit(simple) or may_act(simple) for simple in parse_command(command)), command
 
 
 @pytest.mark.parametrize(
