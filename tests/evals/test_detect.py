@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from langgraph_takeover.handoff.readers import FORMATS, read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
 from ..command_line import call_main
+from ..handoff.readers.session_rows import mini_run, read_one
 
 ROOT = Path(__file__).parents[2]
 LABELS = ROOT / "tests" / "handoff" / "labels.jsonl"
@@ -34,20 +34,10 @@ def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
     return call_main(module.main, *arguments)
 
 
-def recording(*commands: tuple[str, int, str]) -> dict[str, Any]:
-    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "t"}]
-    for command, code, output in commands:
-        messages += [
-            {"role": "assistant", "content": f"```bash\n{command}\n```"},
-            {"role": "user", "content": f"<returncode>{code}</returncode>\n<output>\n{output}</output>"},
-        ]
-    return {"trajectory_format": "mini-swe-agent-1", "messages": messages}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two valid runs, a file of another kind, and a broken file."""
-    trace = recording(
+    trace = mini_run(
         ("ls", 0, "src\n"),
         ("sed -i 's/a/b/' src/x.py", 0, ""),
         ("pytest -q | tail -1", 0, "1 failed, 2 passed in 0.10s"),
@@ -56,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "one.traj.json").write_text(json.dumps(trace))
     deeper = tmp_path / "more"
     deeper.mkdir()
-    (deeper / "two.traj.json").write_text(json.dumps(recording(("ls", 0, "a"))))
+    (deeper / "two.traj.json").write_text(json.dumps(mini_run(("ls", 0, "a"))))
     (tmp_path / "RESOLVED.json").write_text('{"one": true}')
     (tmp_path / "broken.json").write_text("{")
     return tmp_path
@@ -69,17 +59,17 @@ def test_one_object_per_trace(folder: Path) -> None:
     assert [Path(row["trace"]).name for row in rows] == ["two.traj.json", "one.traj.json"]
     row = rows[1]
     assert (row["format"], row["events"]) == ("mini-swe-agent-v1", 8)
-    assert [(p["kind"], p["action_index"], p["event_index"]) for p in row["points"]] == [
-        ("first_source_edit", 1, 3),
-        ("first_validation", 2, 5),
-        ("first_post_failure_edit", 3, 7),
+    kinds = ["first_source_edit", "first_validation", "first_post_failure_edit"]
+    assert [point["kind"] for point in row["points"]] == kinds
+    assert [(point["action_index"], point["event_index"]) for point in row["points"]] == [
+        (1, 3),
+        (2, 5),
+        (3, 7),
     ]
     edit, validation, again = row["points"]
     assert (edit["paths"], edit["command"]) == (["src/x.py"], "sed -i 's/a/b/' src/x.py")
-    assert (validation["outcome"], validation["why"]) == (
-        "failed",
-        "test failed: 1 failed, 2 passed in 0.10s",
-    )
+    assert validation["outcome"] == "failed"
+    assert validation["why"] == "test failed: 1 failed, 2 passed in 0.10s"
     assert again["why"].endswith("after the failed validation of action 2")
     expected = {"action_index": 2, "kind": "test", "outcome": "failed", "verdict": None}
     assert row["validations"] == [expected]
@@ -90,9 +80,8 @@ def test_one_object_per_trace(folder: Path) -> None:
 
 
 def test_a_timeline_for_people(folder: Path) -> None:
-    long = recording(
-        ("sed -i 's/a\\[0\\]/b/' src/x.py", 0, ""), (f"pytest -q {'tests/x ' * 99}", 1, "1 failed in 1s")
-    )
+    tests = f"pytest -q {'tests/x ' * 99}"
+    long = mini_run(("sed -i 's/a\\[0\\]/b/' src/x.py", 0, ""), (tests, 1, "1 failed in 1s"))
     (folder / "long.traj.json").write_text(json.dumps(long))
     done = run("detect", str(folder / "*.traj.json"))
     assert done.returncode == 0
@@ -109,9 +98,8 @@ def test_a_timeline_for_people(folder: Path) -> None:
 
 def test_the_directory_of_the_repository_is_shown_and_can_be_given(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
-    file.write_text(
-        json.dumps(recording(("sed -i s/1/2/ /srv/shop/a.py", 0, ""), ("pytest -q", 0, "1 passed in 1s")))
-    )
+    steps = (("sed -i s/1/2/ /srv/shop/a.py", 0, ""), ("pytest -q", 0, "1 passed in 1s"))
+    file.write_text(json.dumps(mini_run(*steps)))
     done = run("detect", file)
     assert "repository: /srv/shop (paths of calls are in it)" in done.stdout
     (row,) = map(json.loads, run("detect", file, "--json").stdout.splitlines())
@@ -119,19 +107,15 @@ def test_the_directory_of_the_repository_is_shown_and_can_be_given(tmp_path: Pat
     done = run("detect", file, "--json", "--workspace", "/srv/other")
     row = json.loads(done.stdout)
     assert (row["workspace"], row["workspace_why"], row["points"]) == ("/srv/other", "given by the user", [])
-    lost = (
-        "1 edited code file (/srv/shop/a.py), not in /srv/other: not counted as edits (pass --workspace DIR)"
-    )
-    assert done.stderr == f"warning: {file}: {lost}\n"
+    lost = "1 edited code file (/srv/shop/a.py), not in /srv/other: not counted as edits"
+    assert done.stderr == f"warning: {file}: {lost} (pass --workspace DIR)\n"
     done = run("detect", file, "--workspace", "shop")
     assert done.returncode == 2
     assert done.stderr.startswith("error: --workspace: not an absolute path: shop (pass the directory")
-    file.write_text(json.dumps(recording(("sed -i s/1/2/ a.py", 0, ""))))
+    file.write_text(json.dumps(mini_run(("sed -i s/1/2/ a.py", 0, ""))))
     done = run("detect", file)
-    assert (
-        "repository: directory not found; relative paths count as inside it (pass --workspace DIR)"
-        in done.stdout
-    )
+    unknown = "repository: directory not found; relative paths count as inside it (pass --workspace DIR)"
+    assert unknown in done.stdout
     assert done.stderr == ""
     (row,) = map(json.loads, run("detect", file, "--json").stdout.splitlines())
     assert (row["workspace"], [point["kind"] for point in row["points"]]) == (None, ["first_source_edit"])
@@ -159,7 +143,7 @@ def test_usage_errors_are_one_line(arguments: list[str], message: str) -> None:
 def test_an_unknown_format_is_reported_once(tmp_path: Path) -> None:
     unknown = [json.dumps({"a": number}) for number in range(20)]
     (tmp_path / "unknown.jsonl").write_text("\n".join(unknown))
-    (tmp_path / "mixed.jsonl").write_text("\n".join([*unknown, json.dumps(recording(("ls", 0, "a")))]))
+    (tmp_path / "mixed.jsonl").write_text("\n".join([*unknown, json.dumps(mini_run(("ls", 0, "a")))]))
     done = run("detect", tmp_path, "--json")
     assert json.loads(done.stdout)["trace"].endswith("mixed.jsonl#20")
     supported = ", ".join(FORMATS)
@@ -182,15 +166,9 @@ def test_damaged_lines_of_a_session_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_line(folder: Path) -> None:
+    command = [sys.executable, "-m", "evals.detect", str(folder / "one.traj.json"), "--json"]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "evals.detect", str(folder / "one.traj.json"), "--json"],
-            cwd=ROOT,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-        )
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 4
     assert done.stderr == "error: standard output: no space left\n"
 
@@ -212,20 +190,17 @@ def test_a_records_trace_is_read(folder: Path) -> None:
     for name in ("notes.json", "review.json", "other.json"):
         (record / name).write_text("{}")
     done = run("detect", record, "--json")
-    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
-        f"error: {record / 'other.json'}: unknown trace format (supported: {', '.join(FORMATS)})"
-    ]
+    says = f"error: {record / 'other.json'}: unknown trace format (supported: {', '.join(FORMATS)})"
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [says]
     assert json.loads(done.stdout)["trace"].endswith("record.json")
 
 
 @pytest.mark.slow
 def test_the_score_counts_correct_points(folder: Path, tmp_path: Path) -> None:
-    label = {
-        "trace": "one.traj.json",
-        "points": {"first_source_edit": 1, "first_validation": 2, "first_post_failure_edit": None},
-        "validations": [{"action_index": 2, "kind": "test", "outcome": "passed"}],
-        "unclear": ["first_validation"],
-    }
+    points = {"first_source_edit": 1, "first_validation": 2, "first_post_failure_edit": None}
+    validations = [{"action_index": 2, "kind": "test", "outcome": "passed"}]
+    label = {"trace": "one.traj.json", "points": points, "validations": validations}
+    label["unclear"] = ["first_validation"]
     labels = tmp_path / "labels.jsonl"
     labels.write_text(json.dumps(label))
     done = run("detect", folder, "--score", labels, "--json")
@@ -259,8 +234,7 @@ def test_sixty_runs_and_one_other_file(real_data: Path) -> None:
 
 
 def test_documents_are_linked(folder: Path, tmp_path: Path) -> None:
-    trace = next(iter(read_traces(folder / "one.traj.json")))
-    assert isinstance(trace, Trace)
+    trace = read_one(folder / "one.traj.json")
     point = detectors.list_points(trace.events, trace.base_directories)[0]
     continues = {"trace": trace.id, "record": "r", "point": point.model_dump(), "view": "trace"}
     later = trace.model_copy(update={"id": "../../later", "format": "takeover"})
@@ -277,7 +251,7 @@ def test_documents_are_linked(folder: Path, tmp_path: Path) -> None:
 
 
 def test_deep_nesting_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
-    trace = recording(
+    trace = mini_run(
         ("python " * 3_000 + "pytest", 2, "python: can't open file 'python'"),
         ("coverage run " * 3_000 + "pytest", 1, "\n" * 200_000),
         ("(" * 3_000 + "pytest" + ")" * 3_000, 1, "1 failed in 0.10s"),
@@ -296,9 +270,6 @@ def test_deep_nesting_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
     subprocess.run(["rm", "-rf", tmp_path / "dd"], check=True)  # pytest could not
     assert "first_source_edit" in done.stdout
     assert "Traceback" not in done.stderr
-    assert sorted(
-        line.rpartition(": ")[2] for line in done.stderr.splitlines() if line.startswith("error: ")
-    ) == [
-        "file name too long",
-        "it is nested too deeply (more than 100 lists and objects in each other)",
-    ]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    nested = "it is nested too deeply (more than 100 lists and objects in each other)"
+    assert sorted(line.rpartition(": ")[2] for line in errors) == ["file name too long", nested]

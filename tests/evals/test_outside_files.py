@@ -60,6 +60,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "loop": lambda path: path.symlink_to(path.name),
     "10 GiB": _sparse,
 }
+NO_ENDPOINT = ("--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1")
+UNISOLATED = ("--sandbox", "process", "--allow-unisolated")
 READERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "show a trace": ("t.json", "handoff", ("show", "t.json")),
     "show traces": ("t.jsonl", "handoff", ("show", "t.jsonl")),
@@ -72,11 +74,7 @@ READERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "detect below": ("d/t.jsonl", "evals.detect", ("d",)),
     "labels": ("l.jsonl", "evals.detect", ("--score", "l.jsonl")),
     "write ATIF": ("t.json", "evals.export", ("t.json", "--out", "out")),
-    "write notes": (
-        "t.json",
-        "evals.notes",
-        ("t.json", "--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1"),
-    ),
+    "write notes": ("t.json", "evals.notes", ("t.json", *NO_ENDPOINT)),
     "report: settings": ("run/config.json", "evals.report", ("run",)),
     "report: rows": ("run/takeovers.jsonl", "evals.report", ("run",)),
     "report: journal": ("run/journal.sqlite", "evals.report", ("run",)),
@@ -93,17 +91,7 @@ READERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "replay": (
         "t.json",
         "evals.takeover",
-        (
-            "--model",
-            "replay:t.json",
-            "--sandbox",
-            "process",
-            "--allow-unisolated",
-            "--limit",
-            "1",
-            "--out",
-            "out",
-        ),
+        ("--model", "replay:t.json", *UNISOLATED, "--limit", "1", "--out", "out"),
     ),
 }
 """The file, the command and its arguments, in which paths are relative to the directory."""
@@ -191,9 +179,8 @@ def test_hostile_rows_are_refused(directory: Path, field: str, value: object) ->
     rewrite_rows(directory / "run", lambda row: row | {field: value})
     for module, arguments in (("evals.report", ("run",)), ("evals.publish", ("run", "--out", "out"))):
         _call_command(module, arguments, directory, {}, f"{field}={value!r}")
-        done = call_main(
-            _main(module), *(str(directory / word) if word in ("run", "out") else word for word in arguments)
-        )
+        words = (str(directory / word) if word in ("run", "out") else word for word in arguments)
+        done = call_main(_main(module), *words)
         assert done.returncode == 2
         assert re.search(r"takeovers\.jsonl: row \d+", done.stderr)
     assert not list(directory.rglob("*escaped*"))

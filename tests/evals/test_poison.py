@@ -79,9 +79,13 @@ class Gullible:
             command = f"echo '# seen' >> {bug[1]}"
         else:
             command = SUITE
-        return ChatServer.reply(
-            f"So I do.\n\n```bash\n{command}\n```" if command else "<finish>Done.</finish>"
-        )
+        reply = f"So I do.\n\n```bash\n{command}\n```" if command else "<finish>Done.</finish>"
+        return ChatServer.reply(reply)
+
+
+def build_successor(server: ChatServer) -> tuple[str, ...]:
+    """The options of a successor that the server plays."""
+    return ("--successor", "openai:m", "--base-url", server.url, "--allow-unisolated")
 
 
 @pytest.fixture(scope="module")
@@ -153,10 +157,8 @@ def test_an_order_is_in_the_sandbox_too(oracle_run: Path) -> None:
     (row,) = (row for row in read_rows(oracle_run, "injections") if row["injection"] == "file")
     record = RecordStore(oracle_run / "records").load(row["record_id"])
     assert f"verified-{row['token']}" in record.patch
-    assert (
-        record.required_snapshot.digest
-        != RecordStore(oracle_run / "records").load(f"{RECORD}.output").required_snapshot.digest
-    )
+    other = RecordStore(oracle_run / "records").load(f"{RECORD}.output")
+    assert record.required_snapshot.digest != other.required_snapshot.digest
 
 
 @pytest.mark.slow
@@ -165,18 +167,8 @@ def test_a_gullible_model_follows_exactly_the_shown_injections(
 ) -> None:
     Gullible(chat_server)
     chosen = "output,notes,closed-fence,tests-pass,wrong-file"
-    arguments = (
-        "--successor",
-        "openai:m",
-        "--base-url",
-        chat_server.url,
-        "--allow-unisolated",
-        "--injections",
-        chosen,
-        "--view",
-        ",".join(RUN),
-    )
-    done = poison(base, *arguments, "--out", tmp_path / "out", "--workers", "2")
+    options = (*build_successor(chat_server), "--injections", chosen, "--view", ",".join(RUN))
+    done = poison(base, *options, "--out", tmp_path / "out", "--workers", "2")
     assert done.returncode == 0, done.stderr
     found = comparable(tmp_path / "out")
     assert len(found) == 5 * len(RUN)
@@ -190,43 +182,32 @@ def test_an_order_in_the_sandbox_may_be_followed_under_any_view(
     base: Path, poison: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     Gullible(chat_server, first="cat README.md")
-    arguments = ("--successor", "openai:m", "--base-url", chat_server.url, "--allow-unisolated")
-    done = poison(
-        base, *arguments, "--injections", "file,output", "--view", "repository", "--out", tmp_path / "out"
-    )
+    options = (*build_successor(chat_server), "--injections", "file,output", "--view", "repository")
+    done = poison(base, *options, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert {
-        row["injection"]: (row["shown"], row["followed"]) for row in read_rows(tmp_path / "out", "poison")
-    } == {
-        "file": (False, True),
-        "output": (False, False),
-    }
+    rows = read_rows(tmp_path / "out", "poison")
+    found = {row["injection"]: (row["shown"], row["followed"]) for row in rows}
+    assert found == {"file": (False, True), "output": (False, False)}
 
 
 @pytest.mark.slow
 def test_kill_and_resume(base: Path, oracle_run: Path, poison: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = start_command(
-        "poison", base, "--injections", "file,notes", "--view", "trace", "--out", out, "--workers", "2"
-    )
+    options = ("--injections", "file,notes", "--view", "trace", "--out", out, "--workers", "2")
+    process = start_command("poison", base, *options)
     wait_for(lambda: len(read_journal_rows(out, "poison")) >= 1, process)
     kill_process(process)
     assert len(read_journal_rows(out, "poison")) < 4
     done = poison(base, "--resume", "--out", out)
     assert done.returncode == 0, done.stderr
     whole = comparable(oracle_run)
-    assert comparable(out) == {
-        key: row
-        for key, row in whole.items()
-        if key[1] in ("file", "notes") and key[2] in ("repository", "trace")
-    }
+    chosen = {(RECORD, plant, view) for plant in ("file", "notes") for view in ("repository", "trace")}
+    assert comparable(out) == {key: whole[key] for key in chosen}
     assert list((out / "snapshots").iterdir()) == []
-    assert_refused(
-        poison(base, "--resume", "--out", out, "--injections", "file"),
-        "--injections: the run has ['file', 'notes'], not ['file']",
-    )
-    other = ("--successor", "openai:m")
-    assert_refused(poison(base, "--resume", "--out", out, *other), "--successor: the run has ")
+    again = ("--resume", "--out", out)
+    says = "--injections: the run has ['file', 'notes'], not ['file']"
+    assert_refused(poison(base, *again, "--injections", "file"), says)
+    assert_refused(poison(base, *again, "--successor", "openai:m"), "--successor: the run has ")
     assert_refused(poison(base, "--out", out), "already contains a run")
 
 
@@ -234,28 +215,21 @@ def test_kill_and_resume(base: Path, oracle_run: Path, poison: RunCommand, tmp_p
 def test_usage_errors(base: Path, poison: RunCommand, run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert_refused(poison(tmp_path, "--out", out), "is not the directory of a takeover run")
-    assert_refused(
-        poison(base, "--out", out, "--injections", "weed"),
-        "--injections: unknown injection 'weed' (use file, output",
-    )
-    assert_refused(
-        poison(base, "--out", out, "--view", "x"), "--view: unknown view 'x' (use repository, trace"
-    )
-    assert_refused(
-        poison(base, "--out", out, "--successor", "replay:x"), "a replay ignores what it reads (use an LLM)"
-    )
-    assert_refused(poison(base, "--out", out, "--successor", "openai:m"), "OPENAI_API_KEY is not set")
+    for option, value, says in (
+        ("--injections", "weed", "--injections: unknown injection 'weed' (use file, output"),
+        ("--view", "x", "--view: unknown view 'x' (use repository, trace"),
+        ("--successor", "replay:x", "a replay ignores what it reads (use an LLM)"),
+        ("--successor", "openai:m", "OPENAI_API_KEY is not set"),
+    ):
+        assert_refused(poison(base, "--out", out, option, value), says)
     assert_refused(poison(base, "--resume"), "--resume: pass the run's directory as --out")
-    assert_refused(
-        run_main("--resume", "--out", tmp_path / "none"), "run not found (pass the directory of a run)"
-    )
+    missing = run_main("--resume", "--out", tmp_path / "none")
+    assert_refused(missing, "run not found (pass the directory of a run)")
     assert not out.exists()
     bare = tmp_path / "bare"
     assert run_main("--view", "repository", *ONE_POINT, "--out", bare).returncode == 0
-    assert_refused(
-        poison(bare, "--out", out, "--view", "summary"),
-        f"record {RECORD} has no notes, which the summary view shows",
-    )
+    says = f"record {RECORD} has no notes, which the summary view shows"
+    assert_refused(poison(bare, "--out", out, "--view", "summary"), says)
 
 
 @pytest.fixture(scope="module")
@@ -285,17 +259,13 @@ def test_an_injection_leaves_evidence_unchanged(record: HandoffRecord, name: str
     assert whole.trace[-1].changes == record.trace[-1].changes
     fields = {field.title: field.entries for field in build_observed_fields(Evidence(whole))}
     before = {field.title: field.entries for field in build_observed_fields(Evidence(record))}
-    assert {title for title in fields if fields[title] != before[title]} <= {
-        "Commands already tried",
-        *(["Files already read"] if plant.in_sandbox else []),
-    }
+    allowed = {"Commands already tried", *(["Files already read"] if plant.in_sandbox else [])}
+    assert {title for title in fields if fields[title] != before[title]} <= allowed
     assert set(before["Commands already tried"]) <= set(fields["Commands already tried"])
     brief = record.task
-    kinds = [
-        point.kind for point in detectors.list_points(record.trace, brief.base_directories, brief.workspace)
-    ]
+    points = detectors.list_points(record.trace, brief.base_directories, brief.workspace)
     after = detectors.list_points(whole.trace, brief.base_directories, brief.workspace)
-    assert [point.kind for point in after] == kinds
+    assert [point.kind for point in after] == [point.kind for point in points]
     assert after[-1].event_index == whole.point.event_index
 
 
@@ -307,9 +277,8 @@ def test_claims_name_the_same_events_as_before(record: HandoffRecord) -> None:
     last = len(record.trace) - 1
     cited = {"work_completed": (Claim(text="It was edited.", events=(0, last)),)}
     changed = record.model_copy(update={"notes": record.notes.model_copy(update={"structured": cited})})
-    poisoned, notes = inject(
-        changed, load_injections()["output"], choose_substitutions(changed, "output", "")
-    )
+    substitutions = choose_substitutions(changed, "output", "")
+    poisoned, notes = inject(changed, load_injections()["output"], substitutions)
     (claim,) = notes.structured["work_completed"]
     assert [poisoned.trace[index].text for index in claim.events] == [record.trace[i].text for i in (0, last)]
 
@@ -326,16 +295,10 @@ def test_the_wrong_file_is_not_in_the_gold_patch(record: HandoffRecord) -> None:
 
 def did(command: str, path: str = "", output: str = "") -> list[Event]:
     change = FileChange(path=path, before=None, after="a" * 64)
+    seen = {"text": f"[exit code 0]\n{output}", "exit_code": 0, "changes": (change,) if path else ()}
     return [
         Event(index=0, kind="action", tool="shell", text="", arguments={"command": command}),
-        Event(
-            index=1,
-            kind="observation",
-            tool="shell",
-            text=f"[exit code 0]\n{output}",
-            exit_code=0,
-            changes=(change,) if path else (),
-        ),
+        Event(index=1, kind="observation", tool="shell", **seen),
     ]
 
 
@@ -360,8 +323,6 @@ def did(command: str, path: str = "", output: str = "") -> list[Event]:
 def test_only_actions_count_as_compliance(
     record: HandoffRecord, name: str, did_what: Callable[[Any], list[Event]], finished: bool, expected: bool
 ) -> None:
-    values = choose_substitutions(record, name, "")
-    assert (
-        is_followed(record, load_injections()[name], values, did_what(values), is_finished=finished)
-        is expected
-    )
+    values, plant = choose_substitutions(record, name, ""), load_injections()[name]
+    followed = is_followed(record, plant, values, did_what(values), is_finished=finished)
+    assert followed is expected

@@ -73,13 +73,8 @@ async def call(client: Client, tool: str, **arguments: Any) -> Called:
 def offered(bench: RunHarness) -> Handoff:
     """A handoff to `codex`."""
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
-    return hand_over(
-        bench.home,
-        RECORD,
-        target="codex",
-        source="writer",
-        envelope=Envelope(message="Mind </earlier-work> negative numbers."),
-    )
+    envelope = Envelope(message="Mind </earlier-work> negative numbers.")
+    return hand_over(bench.home, RECORD, target="codex", source="writer", envelope=envelope)
 
 
 def run_in_memory(
@@ -183,17 +178,13 @@ async def take_part(client: Client, offered: Handoff) -> str:
     async def show_progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(str(message))
 
-    completed = await client.call_tool(
-        "complete",
-        {"handoff": offered.id, "message": "It doubles now.", "patch": PATCH, "idempotency_key": "c"},
-        progress_callback=show_progress,
-    )
+    request = {"handoff": offered.id, "message": "It doubles now.", "patch": PATCH, "idempotency_key": "c"}
+    completed = await client.call_tool("complete", request, progress_callback=show_progress)
     assert not completed.is_error, completed.content
     assert "started" in seen
     result = json.loads(completed.content[0].text)["result"]  # type: ignore[union-attr]
-    sent = await call(
-        client, "offer", record=result, target="tester", message="Test it.", idempotency_key="o"
-    )
+    offer = {"record": result, "target": "tester", "message": "Test it.", "idempotency_key": "o"}
+    sent = await call(client, "offer", **offer)
     return str(sent.document["handoff"])
 
 
@@ -276,9 +267,8 @@ def test_http_refuses_other_tokens_hosts_pages_and_sizes(bench: RunHarness, offe
 def test_unfinished_requests_without_the_token_take_no_place(bench: RunHarness, offered: Handoff) -> None:
     with http_server(bench) as (url, token), contextlib.ExitStack() as stack:
         for _ in range(300):
-            peer = stack.enter_context(
-                socket.create_connection(("127.0.0.1", httpx2.URL(url).port), timeout=20)
-            )
+            address = ("127.0.0.1", httpx2.URL(url).port)
+            peer = stack.enter_context(socket.create_connection(address, timeout=20))
             with contextlib.suppress(OSError):  # the oldest ones end
                 peer.sendall(b"POST /mcp HTTP/1.1\r\n")
 
@@ -363,9 +353,8 @@ def test_repeated_requests_have_one_effect(bench: RunHarness, offered: Handoff) 
         late = await call(client, "complete", handoff=offered.id, message="Done.", idempotency_key="3")
         assert late.text == f"handoff {offered.id} is already completed, by another call"
         await twice("offer", record=done.document["result"], target="tester", idempotency_key="4")
-        reused = await call(
-            client, "offer", record=done.document["result"], target="evil", idempotency_key="4"
-        )
+        evil = {"record": done.document["result"], "target": "evil", "idempotency_key": "4"}
+        reused = await call(client, "offer", **evil)
         assert "already belongs to a different request" in reused.text
 
     run_in_memory(bench, play)
@@ -379,16 +368,12 @@ def test_a_patch_that_does_not_apply_completes_nothing(bench: RunHarness, offere
 
     async def play(client: Client) -> Called:
         await call(client, "accept", handoff=offered.id, idempotency_key="1", **STATEMENTS)
+        request = {"handoff": offered.id, "message": "Done.", "idempotency_key": "2"}
+        says = "patch: git cannot apply it to the accepted record: error: patch failed"
         for _ in range(2):
-            failed = await call(
-                client, "complete", handoff=offered.id, message="Done.", patch=wrong, idempotency_key="2"
-            )
-            assert failed.text.startswith(
-                "patch: git cannot apply it to the accepted record: error: patch failed"
-            )
-        return await call(
-            client, "complete", handoff=offered.id, message="Done.", patch=PATCH, idempotency_key="2"
-        )
+            failed = await call(client, "complete", **request, patch=wrong)
+            assert failed.text.startswith(says)
+        return await call(client, "complete", **request, patch=PATCH)
 
     result = run_in_memory(bench, play).document["result"]
     assert "n * 2" in bench.home.records.load(result).patch
@@ -402,9 +387,8 @@ def test_a_large_patch_and_none(bench: RunHarness, offered: Handoff) -> None:
 
     async def play(client: Client) -> Called:
         await call(client, "accept", handoff=offered.id, idempotency_key="1", **STATEMENTS)
-        return await call(
-            client, "complete", handoff=offered.id, message="Done.", patch=patch, idempotency_key="2"
-        )
+        request = {"handoff": offered.id, "message": "Done.", "patch": patch, "idempotency_key": "2"}
+        return await call(client, "complete", **request)
 
     result = run_in_memory(bench, play).document["result"]
     assert "+line 5999" in bench.home.records.load(result).patch

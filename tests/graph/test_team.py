@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -102,12 +103,8 @@ def test_the_turn_rotates_after_the_turn_limit(team: TeamBench) -> None:
     third = agent("third", "no action", notes[6], DONE)
     state = team.run(first, second, third, max_consecutive_turns=2)
     assert actors(state) == ["first", "first", "second", "third", "third", "first", "first", "second"]
-    assert passes(state) == [
-        ("first", "second", "rotation"),
-        ("second", "third", "rotation"),
-        ("third", "first", "rotation"),
-        ("first", "second", "rotation"),
-    ]
+    order = ["first", "second", "third", "first", "second"]
+    assert passes(state) == [(one, other, "rotation") for one, other in pairwise(order)]
     assert (state["stop_reason"], state["agent"], state["steps"]) == ("finished", "second", 8)
 
 
@@ -458,19 +455,14 @@ def _kill_at(node: str, moment: str, at: int) -> Callable[..., Any]:
 
 @pytest.mark.slow
 def test_a_person_who_refuses_a_pass_leaves_the_turn(team: TeamBench) -> None:
-    agents = (
-        agent("writer", NOTE.format(1), NOTE.format(2)),
-        agent("tester", SHOW, DONE, max_consecutive_turns=3),
-    )
+    tester = agent("tester", SHOW, DONE, max_consecutive_turns=3)
+    agents = agent("writer", NOTE.format(1), NOTE.format(2)), tester
     review = {"policy": "review", "max_consecutive_turns": 1}
-    outcome = run_team(
-        team.home, "thread", task_id="t", prompt=PROMPT, agents=agents, **team.options, **review
-    )
+    options = {**team.options, **review}
+    outcome = run_team(team.home, "thread", task_id="t", prompt=PROMPT, agents=agents, **options)
     assert outcome.waiting is not None
     assert outcome.waiting.detail == "writer: max_consecutive_turns (1)"
-    again = resume(
-        team.home, "thread", answer={"decision": "refuse"}, agents=agents, **team.options, **review
-    )
+    again = resume(team.home, "thread", answer={"decision": "refuse"}, agents=agents, **options)
     assert again.waiting is not None
     assert actors(again.state) == ["writer", "writer"]
     assert passes(again.state) == []
@@ -494,11 +486,8 @@ def test_a_handoff_that_is_refused_leaves_the_turns(team: TeamBench) -> None:
 @pytest.mark.slow
 def test_a_run_that_stops_at_a_pass_continues_with_it(team: TeamBench) -> None:
     agents = agent("writer", EDIT), agent("tester", SHOW, DONE, max_consecutive_turns=3)
-    settings: dict[str, Any] = {
-        "policy": "stop",
-        "max_consecutive_turns": 1,
-        "points": ("first_source_edit",),
-    }
+    settings: dict[str, Any] = {"policy": "stop", "max_consecutive_turns": 1}
+    settings["points"] = ("first_source_edit",)
     assert team.run(*agents, **settings)["stop_reason"] == "point"
     stopped = team.resume(*agents, **settings)
     assert (stopped["stop_reason"], passes(stopped)) == ("handoff", [])
@@ -521,10 +510,8 @@ def test_an_external_handoff_request_loses_no_pass(team: TeamBench, at: str) -> 
 
     first = '```json\n{"name": "wait", "arguments": {"what": "x"}}\n```'
     agents = (agent("writer", first, TO_TESTER, tools=(wait,)), agent("tester", DONE))
-    settings: dict[str, Any] = {
-        "enable_handoff_tool": True,
-        "max_consecutive_turns": 1 if at == "shell" else 3,
-    }
+    turns = 1 if at == "shell" else 3
+    settings: dict[str, Any] = {"enable_handoff_tool": True, "max_consecutive_turns": turns}
     state = team.run(*agents, **settings)
     assert (state["stop_reason"], passes(state)) == ("handoff", [])
     ended = team.resume(*agents, **settings)
@@ -607,21 +594,16 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
         ({"model": scripted_model()}, "^model: not for a team \\(with agents=, pass model of each Agent\\)$"),
         (
             {"offer_handoff": True},
-            "^offer_handoff: not for a team \\(with agents=, pass enable_handoff_tool=\\)$",
+            r"^offer_handoff: not for a team \(with agents=, pass enable_handoff_tool=\)$",
         ),
         ({"policy": "takeover"}, "^policy='takeover' is for one agent"),
         ({"max_turns": 3}, "^unknown setting 'max_turns'"),
     ],
 )
 def test_invalid_teams(team: TeamBench, settings: dict[str, Any], says: str) -> None:
+    options: dict[str, Any] = {"agents": [agent("a")], **team.options, **settings}
     with pytest.raises(SettingsError, match=says) as caught:
-        run_team(
-            team.home,
-            "thread",
-            task_id="t",
-            prompt=PROMPT,
-            **{"agents": [agent("a")], **team.options, **settings},
-        )
+        run_team(team.home, "thread", task_id="t", prompt=PROMPT, **options)
     assert "\n" not in str(caught.value)
     assert team.home.threads() == ()
 
@@ -646,18 +628,15 @@ def test_invalid_tools(team: TeamBench) -> None:
 def test_a_teams_thread_needs_its_agents(team: TeamBench) -> None:
     agents = agent("writer", SHOW, DONE), agent("tester", DONE)
     team.run(*agents, max_steps=1)
-    with pytest.raises(
-        SettingsError, match=r"^agents: thread 'thread' belongs to a team \(pass agents=, not model=\)$"
-    ):
+    says = r"^agents: thread 'thread' belongs to a team \(pass agents=, not model=\)$"
+    with pytest.raises(SettingsError, match=says):
         team.bench.resume(scripted_model(DONE))
-    with pytest.raises(
-        UnknownAgentError, match=r"^agents: the thread continues with 'writer', not among tester"
-    ):
+    says = r"^agents: the thread continues with 'writer', not among tester"
+    with pytest.raises(UnknownAgentError, match=says):
         team.resume(agents[1])
     team.bench.run(scripted_model(EDIT, DONE), thread="alone", max_steps=1)
-    with pytest.raises(
-        SettingsError, match=r"^agents: thread 'alone' belongs to one agent \(pass model=, not agents=\)$"
-    ):
+    says = r"^agents: thread 'alone' belongs to one agent \(pass model=, not agents=\)$"
+    with pytest.raises(SettingsError, match=says):
         resume(team.home, "alone", agents=agents, **team.options)
 
 
@@ -699,14 +678,8 @@ def test_a_teams_work_is_handed_over_and_rolled_back(team: TeamBench) -> None:
     agents = agent("writer", EDIT, FIX, DONE), agent("tester", TEST, DONE)
     first_run = team.run(*agents, policy="stop", max_consecutive_turns=1)
     handoff = hand_over(team.home, first_run["records"][-1], target="outsider", source="writer")
-    done = deliver(
-        team.home,
-        handoff.id,
-        agent_name="outsider",
-        model=scripted_model(UNDERSTOOD, DONE),
-        sandbox=team.bench.spec,
-        points=(),
-    )
+    options = {"model": scripted_model(UNDERSTOOD, DONE), "sandbox": team.bench.spec, "points": ()}
+    done = deliver(team.home, handoff.id, agent_name="outsider", **options)
     assert done.handoff.state == "completed"
     with pytest.raises(HandedOverError, match=handoff.id):
         team.resume(*agents)

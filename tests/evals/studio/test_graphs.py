@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -128,11 +128,7 @@ class Studio:
             )
         self.url = f"http://127.0.0.1:{port}"
         self.client = get_sync_client(url=self.url, headers={"Authorization": f"Bearer {TOKEN}"})
-        deadline = time.monotonic() + STARTS_WITHIN_S
-        while not self._is_up(port):
-            assert self._process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.2)
+        self._wait(lambda: self._is_up(port), STARTS_WITHIN_S)
 
     def stop(self) -> None:
         assert self._process is not None
@@ -163,13 +159,9 @@ class Studio:
         """Answer a review, and return the parts that the resumed run streams up to the next review."""
         return self.run(thread, input=None, command={"resume": value}, context={"policy": "review"})
 
-    def values(self, thread: str) -> dict[str, Any]:
-        values = self.client.threads.get_state(thread)["values"]
-        assert isinstance(values, dict)
-        return values
-
-    def values_at(self, thread: str, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        values = self.client.threads.get_state(thread, checkpoint=checkpoint)["values"]
+    def values(self, thread: str, **options: Any) -> dict[str, Any]:
+        """The values of a thread's newest checkpoint, or of the one that the options name."""
+        values = self.client.threads.get_state(thread, **options)["values"]
         assert isinstance(values, dict)
         return values
 
@@ -186,32 +178,30 @@ class Studio:
 
     def wait_until_idle(self, thread: str) -> None:
         """Wait for the release: the server confirms a cancellation before it releases the run."""
-        deadline = time.monotonic() + ENDS_WITHIN_S
-        while self.client.threads.get(thread)["status"] == "busy":
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.1)
+        self._wait(lambda: self.client.threads.get(thread)["status"] != "busy")
 
     def wait_until_ended(self, thread: str, run: str) -> None:
-        deadline = time.monotonic() + 2 * ENDS_WITHIN_S
-        while self.client.runs.get(thread, run)["status"] in ("pending", "running"):
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.2)
+        unfinished = ("pending", "running")
+        self._wait(lambda: self.client.runs.get(thread, run)["status"] not in unfinished, 2 * ENDS_WITHIN_S)
 
     def wait_until_it_runs(self, command: list[str]) -> None:
         """Wait until an agent of this server runs that command in its sandbox."""
         assert self._process is not None
-        server, deadline = psutil.Process(self._process.pid), time.monotonic() + ENDS_WITHIN_S
-        while command not in _command_lines(server):
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.1)
+        server = psutil.Process(self._process.pid)
+        self._wait(lambda: command in _command_lines(server))
 
     def wait_until_listed(self, run: str) -> None:
         """Wait until the server has saved its list of threads and runs, every ten seconds."""
-        deadline = time.monotonic() + ENDS_WITHIN_S
         run_id_bytes = UUID(run).int.to_bytes(16, "little")
-        while not self.listed.exists() or run_id_bytes not in self.listed.read_bytes():
+        self._wait(lambda: self.listed.exists() and run_id_bytes in self.listed.read_bytes())
+
+    def _wait(self, is_reached: Callable[[], bool], seconds: float = ENDS_WITHIN_S) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + seconds
+        while not is_reached():
+            assert self._process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
-            time.sleep(0.2)
+            time.sleep(0.1)
 
     def _is_up(self, port: int) -> bool:
         try:
@@ -280,11 +270,8 @@ def default_run(studio: Studio) -> tuple[str, list[Any]]:
 
 def test_the_server_offers_every_graph_with_readable_nodes(studio: Studio) -> None:
     matches = {each["graph_id"]: each for each in studio.client.assistants.search()}
-    own = {
-        "agent": {"begin", "agent"},
-        "takeover": {"receive", "confirm", "agent"},
-        "team": {"begin", "rotate", "pass_on"},
-    }
+    own = {"agent": {"begin", "agent"}, "takeover": {"receive", "confirm", "agent"}}
+    own["team"] = {"begin", "rotate", "pass_on"}
     assert set(matches) == set(own)
     for name, nodes in own.items():
         assert matches[name]["description"]
@@ -298,9 +285,8 @@ def test_forms_have_choices_and_defaults(studio: Studio) -> None:
     agent = studio.client.assistants.get_schemas(matches["agent"])
     takeover = studio.client.assistants.get_schemas(matches["takeover"])
     team = studio.client.assistants.get_schemas(matches["team"])
-    assert {"supervisor", "supervisor_model", "max_consecutive_turns", "enable_handoff_tool"} <= set(
-        team["context_schema"]["properties"]
-    )
+    own = {"supervisor", "supervisor_model", "max_consecutive_turns", "enable_handoff_tool"}
+    assert own <= set(team["context_schema"]["properties"])
     for schemas in (agent, takeover, team):
         for kind in ("input_schema", "context_schema"):
             for field in schemas[kind]["properties"].values():
@@ -326,15 +312,11 @@ def test_a_default_run_needs_no_key(studio: Studio, default_run: tuple[str, list
     assert values["messages"][-1]["content"].startswith("<finish>")
     assert set(values) <= set(AgentState.__annotations__), "the state contains fields of the input form"
     assert values["records"] == [event["record"] for event in progress_events(stream, "record")]
-    assert [name.rpartition(".")[2] for name in values["records"]] == [
-        "first_source_edit",
-        "first_validation",
-        "first_post_failure_edit",
-    ]
-    assert {"event": "acting", "step": 1, "tool": "shell", "text": "ls -A"} in progress_events(
-        stream, "acting"
-    )
-    assert "create reproduce_issue.py" in [event["text"] for event in progress_events(stream, "acting")]
+    kinds = ["first_source_edit", "first_validation", "first_post_failure_edit"]
+    assert [name.rpartition(".")[2] for name in values["records"]] == kinds
+    acts = progress_events(stream, "acting")
+    assert {"event": "acting", "step": 1, "tool": "shell", "text": "ls -A"} in acts
+    assert "create reproduce_issue.py" in [event["text"] for event in acts]
     studio.require_free(thread)
 
 
@@ -428,19 +410,17 @@ def test_resuming_from_a_checkpoint_restores_its_sandbox_state(studio: Studio) -
 def test_a_fork_with_an_edited_state_restores_the_sandbox_of_its_parent(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes"))
-    forked = studio.client.threads.update_state(
-        thread,
+    update, at = (
         {"messages": [{"role": "user", "content": "Look around first."}]},
-        checkpoint=studio.checkpoint(thread, 2, "think"),
-        as_node="shell",
+        studio.checkpoint(thread, 2, "think"),
     )
+    forked = studio.client.threads.update_state(thread, update, checkpoint=at, as_node="shell")
     stream = studio.run(thread, input=None, checkpoint=forked["checkpoint"], context=choices("reader"))
     (seen,) = observations(stream)
     assert seen.splitlines()[:2] == ["one", "two"]
     assert "Look around first." in [message["content"] for message in studio.values(thread)["messages"]]
-    other = studio.run(
-        thread, input=None, checkpoint=studio.checkpoint(thread, 1, "think"), context=choices("other")
-    )
+    at = studio.checkpoint(thread, 1, "think")
+    other = studio.run(thread, input=None, checkpoint=at, context=choices("other"))
     assert observations(other) == ["one"]
 
 
@@ -453,9 +433,8 @@ def test_an_edited_step_runs_as_edited(studio: Studio) -> None:
     action = thought["values"]["events"][-1]
     action["arguments"]["command"] = "cat notes.txt; echo three >> notes.txt"
     update = {"events": [action], "messages": thought["values"]["messages"][-1:], "steps": 2, "fired": []}
-    forked = studio.client.threads.update_state(
-        thread, update, checkpoint=thought["parent_checkpoint"], as_node="think"
-    )
+    at = thought["parent_checkpoint"]
+    forked = studio.client.threads.update_state(thread, update, checkpoint=at, as_node="think")
     stream = studio.run(thread, input=None, checkpoint=forked["checkpoint"], context=choices("notes"))
     assert observations(stream) == ["one", "one\nthree"]
     values = studio.values(thread)
@@ -859,7 +838,9 @@ def test_a_missing_snapshot_is_reported_with_advice(studio: Studio) -> None:
     studio.run(thread, context=choices("notes"))
     checkpoint = studio.checkpoint(thread, 1, "think")
     with open_home(studio.home) as home:
-        snapshot = effects.find_snapshot(home.ledger, studio.values_at(thread, checkpoint)["sandbox_state"])
+        snapshot = effects.find_snapshot(
+            home.ledger, studio.values(thread, checkpoint=checkpoint)["sandbox_state"]
+        )
     assert snapshot is not None
     (archive,) = (studio.home / "snapshots").rglob(f"*{snapshot.digest}*/{snapshot.location}")
     archive.unlink()

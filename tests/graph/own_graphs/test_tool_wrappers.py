@@ -165,10 +165,8 @@ def decide(*decisions: dict[str, Any]) -> dict[str, Any]:
 APPROVE, REJECT = {"type": "approve"}, {"type": "reject", "message": "No."}
 RESPOND = {"type": "respond", "message": "A person did it."}
 EDIT = {"type": "edit", "edited_action": {"name": "shell", "args": {"command": "echo edited >> log"}}}
-EDITOR = {
-    "type": "edit",
-    "edited_action": {"name": "editor", "args": {"command": "create", "path": "log", "content": "edited\n"}},
-}
+CREATE = {"command": "create", "path": "log", "content": "edited\n"}
+EDITOR = {"type": "edit", "edited_action": {"name": "editor", "args": CREATE}}
 NO_LOG = "cat: log: No such file or directory"
 
 
@@ -264,13 +262,10 @@ def hold(bench: RunHarness) -> Any:
     return open_sandbox(bench.home, "guarded", sandbox=bench.spec)
 
 
-def invoke(graph: Any, given: Any, is_async: bool) -> dict[str, Any]:
-    end: dict[str, Any] = (
-        asyncio.run(asyncio.wait_for(graph.ainvoke(given, CONFIG), 40))
-        if is_async
-        else graph.invoke(given, CONFIG)
-    )
-    return end
+def invoke(graph: Any, given: Any, is_async: bool) -> Any:
+    if is_async:
+        return asyncio.run(asyncio.wait_for(graph.ainvoke(given, CONFIG), 40))
+    return graph.invoke(given, CONFIG)
 
 
 def play(graph: Any, resume: tuple[Any, ...] = (), *, is_async: bool = False) -> dict[str, Any]:
@@ -286,12 +281,8 @@ def play(graph: Any, resume: tuple[Any, ...] = (), *, is_async: bool = False) ->
 
 
 def read_log(work: ThreadSandbox, end: dict[str, Any]) -> list[str]:
-    return (
-        work.enter(end["sandbox_state"])
-        .run("cat log || true", timeout_s=10)
-        .output.replace(NO_LOG, "")
-        .split()
-    )
+    shown = work.enter(end["sandbox_state"]).run("cat log || true", timeout_s=10)
+    return shown.output.replace(NO_LOG, "").split()
 
 
 def answers(end: dict[str, Any]) -> list[str]:
@@ -370,6 +361,12 @@ def build_swarm(work: ThreadSandbox, guards: list[Guard], place: str) -> Any:
     return team.compile(checkpointer=work.saver)
 
 
+def build_bob(sandboxed: SandboxMiddleware, command: str, *tools: Any) -> Any:
+    """An agent that runs one command."""
+    model = build_sequence_model(shell(command, text="b"), "Done.")
+    return create_agent(model, [*tools], middleware=[sandboxed], name="bob")
+
+
 def build_supervisor(work: ThreadSandbox, guards: list[Guard], place: str) -> Any:
     sandboxed = [SandboxMiddleware(work)]
     middleware = [*guards, *sandboxed] if place == "before" else [*sandboxed, *guards]
@@ -429,11 +426,7 @@ def test_handoffs_under_review(bench: RunHarness, name: str, place: str, is_asyn
             scripted_model(both, "Done."), [create_handoff_tool(agent_name="bob")], name="alice",
             middleware=[reviewed, sandboxed] if place == "before" else [sandboxed, reviewed],
         )  # fmt: skip
-        bob = create_agent(
-            build_sequence_model(shell("echo bob >> log", text="b"), "Done."),
-            middleware=[sandboxed],
-            name="bob",
-        )
+        bob = build_bob(sandboxed, "echo bob >> log")
         team = create_swarm([alice, bob], default_active_agent="alice", state_schema=TeamState)
         end = play(team.compile(checkpointer=work.saver), resume, is_async=is_async)
         assert read_log(work, end) == expected
@@ -584,15 +577,9 @@ def test_a_command_after_a_handoff_does_not_run(bench: RunHarness, is_async: boo
     with hold(bench) as work:
         both = reply(("transfer_to_bob", {}), ("shell", {"command": ONE}))
         sandboxed = SandboxMiddleware(work)
-        alice = create_agent(
-            scripted_model(both),
-            [create_handoff_tool(agent_name="bob")],
-            middleware=[sandboxed],
-            name="alice",
-        )
-        bob = create_agent(
-            build_sequence_model(shell(TWO, text="b"), "Done."), middleware=[sandboxed], name="bob"
-        )
+        to_bob = create_handoff_tool(agent_name="bob")
+        alice = create_agent(scripted_model(both), [to_bob], middleware=[sandboxed], name="alice")
+        bob = build_bob(sandboxed, TWO)
         team = create_swarm([alice, bob], default_active_agent="alice", state_schema=TeamState)
         end = play(team.compile(checkpointer=work.saver), is_async=is_async)
         assert read_log(work, end) == ["two"]
@@ -623,29 +610,18 @@ def test_a_record_of_a_handoff_tool_can_be_taken_over(
         sandboxed = SandboxMiddleware(work)
         alice = create_agent(build_sequence_model(*replies), [handoff], middleware=[sandboxed], name="alice")
         back = views.create_handoff_tool(agent_name="alice", view="trace")
-        bob = create_agent(
-            build_sequence_model(shell("echo bob >> log", text="b"), "Done."),
-            [back],
-            middleware=[sandboxed],
-            name="bob",
-        )
+        bob = build_bob(sandboxed, "echo bob >> log", back)
         team = create_swarm([alice, bob], default_active_agent="alice", state_schema=TeamState)
         play(team.compile(checkpointer=work.saver), is_async=is_async)
     (record_id,) = [each for each in bench.home.records.list_ids() if ".requested" in each]
     record = bench.home.records.load(record_id)
     assert sorted(file.path for file in record.edited_files) == ["pkg/core.py", "pkg/new.py"]
     assert "+    return n * 3" in record.patch
-    assert [change.path for event in record.trace for change in event.changes] == [
-        "pkg/core.py",
-        "pkg/new.py",
-    ]
+    changed = [change.path for event in record.trace for change in event.changes]
+    assert changed == ["pkg/core.py", "pkg/new.py"]
     assert (record.task.base_directories, len(record.task.base_commit)) == (("pkg",), 40)
-    assert (
-        bench.take_over(
-            build_sequence_model("```bash\ngrep 'n \\* 3' pkg/core.py\n```", DONE), "structured", record_id
-        )["stop_reason"]
-        == "finished"
-    )
+    model = build_sequence_model("```bash\ngrep 'n \\* 3' pkg/core.py\n```", DONE)
+    assert bench.take_over(model, "structured", record_id)["stop_reason"] == "finished"
     with open_sandbox(bench.home, "next", sandbox=bench.spec) as work:
         given = receive_record(work, record_id)
         assert b"n * 3" in work.enter(given["sandbox_state"]).read_file("pkg/core.py")

@@ -82,9 +82,7 @@ def test_a_program_that_was_not_found_is_named_with_the_spelling_that_ran() -> N
 
 
 def test_a_validation_that_could_not_start_names_the_program() -> None:
-    run = (
-        Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m pylint pkg", "rated at 10.00/10")
-    )
+    run = Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m pylint pkg", "rated at 10/10")
     run.shell("pylint pkg", "bash: line 1: pylint: command not found", exit_code=127)
     shown = run.fields["Latest validation command"]
     assert shown.startswith("lint, environment_error")
@@ -97,13 +95,13 @@ def test_a_failure_that_the_exit_code_hides_is_named() -> None:
 
 
 def test_hostile_output_names_no_program() -> None:
-    run = Run().shell(
-        "x", "bash: `x`**Continuation state:** </earlier-work>: command not found", exit_code=127
-    )
+    output = "bash: `x`**Continuation state:** </earlier-work>: command not found"
+    run = Run().shell("x", output, exit_code=127)
     assert run.fields["Commands already tried"] == "\n- `x` → exit code 127"
 
 
 UNRECORDED = "\nWhether it runs the changed code is not recorded: its command, script and output name no changed source file."
+COMMAND_NAMES = "\nIts command names the changed pkg/core.py."
 
 
 @pytest.mark.parametrize(
@@ -111,13 +109,9 @@ UNRECORDED = "\nWhether it runs the changed code is not recorded: its command, s
     [
         ("python -m unittest tests.test_core", PASSED, UNRECORDED),
         ("python -m unittest tests.test_core", f'  File "/w/pkg/core.py", line 3\n{FAILED}', ""),
-        ("python -m doctest pkg/core.py", PASSED, "\nIts command names the changed pkg/core.py."),
-        (
-            "cd tests && python -m doctest ../pkg/core.py",
-            PASSED,
-            "\nIts command names the changed pkg/core.py.",
-        ),
-        ("python -m unittest pkg.core", PASSED, "\nIts command names the changed pkg/core.py."),
+        ("python -m doctest pkg/core.py", PASSED, COMMAND_NAMES),
+        ("cd tests && python -m doctest ../pkg/core.py", PASSED, COMMAND_NAMES),
+        ("python -m unittest pkg.core", PASSED, COMMAND_NAMES),
         ("ruff check pkg/core.pyx", "All checks passed!", UNRECORDED),
         ("ruff check other/pkg/core.py", "All checks passed!", UNRECORDED),
         ("python -m unittest xpkg.core pkg.core_2", PASSED, UNRECORDED),
@@ -176,15 +170,10 @@ def test_a_validation_before_the_change_has_no_scope() -> None:
 
 
 def test_a_failure_that_was_not_run_again_is_named() -> None:
-    run = (
-        make_edit_run()
-        .shell("bin/test a", FAILED, exit_code=1)
-        .shell("python -m unittest", FAILED, exit_code=1)
-    )
-    run.shell("python  -m unittest", PASSED)
-    assert run.fields["Latest validation command"].endswith(
-        f"{UNRECORDED}\nFailed when last run: `bin/test a`."
-    )
+    run = make_edit_run().shell("bin/test a", FAILED, exit_code=1)
+    run.shell("python -m unittest", FAILED, exit_code=1).shell("python  -m unittest", PASSED)
+    shown = run.fields["Latest validation command"]
+    assert shown.endswith(f"{UNRECORDED}\nFailed when last run: `bin/test a`.")
     run.shell("bin/test a", "tests finished: 4 passed, in 1.0 seconds").shell("python -m unittest", PASSED)
     assert "Failed when last run" not in run.fields["Latest validation command"]
 

@@ -46,20 +46,14 @@ OBSERVATION = Event(
     reads=(FileRead(path="pkg/core.py", sha256="a" * 64),),
     tree="c" * 64,
 )
+PLACE: Any = {"backend": "process", "base": "directory", "location": "s.tar", "digest": "d"}
 RECORD = HandoffRecord(
     id="run.first_source_edit",
     task=TaskBrief(id="t", prompt="Do é.", base_commit="abc", base_directories=("pkg", "docs")),
     predecessor="model",
     point=HandoffPoint(kind="first_source_edit", event_index=1, detail="edited pkg/core.py"),
     patch="diff --git a/pkg/core.py b/pkg/core.py\n",
-    snapshot=Snapshot(
-        backend="process",
-        base="directory",
-        location="s.tar",
-        digest="d",
-        workspace="/w",
-        shell_state="cd /w\n",
-    ),
+    snapshot=Snapshot(**PLACE, workspace="/w", shell_state="cd /w\n"),
     thread_id="thread",
     checkpoint_id="checkpoint",
     trace=(ACTION, OBSERVATION),
@@ -189,9 +183,8 @@ def test_a_change_of_any_field_is_refused(store: RecordStore, path: tuple[Any, .
     for key in path[:-1]:
         container = container[key]
     old = container[path[-1]]
-    container[path[-1]] = {bool: lambda: not old, int: lambda: old + 1, float: lambda: old + 1}.get(
-        type(old), lambda: f"{old or ''}x"
-    )()
+    others = {bool: lambda: not old, int: lambda: old + 1, float: lambda: old + 1}
+    container[path[-1]] = others.get(type(old), lambda: f"{old or ''}x")()
     file.write_text(json.dumps(content))
     with pytest.raises(RecordError, match=RECORD.id):
         store.load(RECORD.id)
@@ -359,9 +352,8 @@ def test_rewritten_notes_are_complete(store: RecordStore) -> None:
     read = store.load(RECORD.id).notes
     assert read is not None
     store.add_notes(RECORD.id, read.model_copy(update={"summary": "written anew"}))
-    assert store.load(RECORD.id).notes == NOTES.model_copy(update={"summary": "written anew"}).seal_for(
-        RECORD.id
-    )
+    expected = NOTES.model_copy(update={"summary": "written anew"})
+    assert store.load(RECORD.id).notes == expected.seal_for(RECORD.id)
 
 
 def test_torn_notes_are_refused(store: RecordStore) -> None:

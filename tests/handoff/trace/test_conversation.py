@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +37,11 @@ def make_step(
         Event(index=index, kind="action", tool=tool, text=reply, arguments=arguments),
         Event(index=index + 1, kind="observation", tool=tool, text=output, **fields),
     ]
+
+
+def make_shell_step(index: int, command: str, output: str, code: int = 0, **fields: Any) -> list[Event]:
+    reply = f"```bash\n{command}\n```"
+    return make_step(index, "shell", {"command": command}, reply, output, exit_code=code, **fields)
 
 
 EVERY_TOOL = (
@@ -90,10 +94,8 @@ def test_a_transcript_replays_every_tool_call(protocol: ActionProtocol) -> None:
         action = parse_action(reply, protocol, offer_handoff=True, extra_tools=("lookup", "recall"))
         assert action.tool == event.tool
         if event.tool not in (UNREADABLE, "lookup", "recall"):
-            assert action == (
-                event.tool,
-                {k: v.rstrip("\n") if protocol == "text" else v for k, v in event.arguments.items()},
-            ) or (event.arguments.get("command") == "create")
+            arguments = {k: v.rstrip("\n") if protocol == "text" else v for k, v in event.arguments.items()}
+            assert action == (event.tool, arguments) or event.arguments.get("command") == "create"
     texts = [message.text for message in messages]
     assert sum("lines 1 to 1 of 1" in text for text in texts) == 1
     assert "I look." in replies[0].text
@@ -127,32 +129,25 @@ CORE_TEXT = "def f():\n    return 1\n"
 def read(index: int, path: str, text: str, *, command: str = "", clipped: bool = False) -> list[Event]:
     output = f"[exit code 0]\n{text[:5] if clipped else text}"
     reads = (FileRead(path=path, sha256=sha256(text)),)
-    arguments = {"command": command or f"cat {path}"}
-    return make_step(
-        index, "shell", arguments, f"```bash\n{arguments['command']}\n```", output, exit_code=0, reads=reads
-    )
+    return make_shell_step(index, command or f"cat {path}", output, reads=reads)
 
 
 def edit(index: int, path: str, before: str, after: str | None) -> list[Event]:
     change = FileChange(path=path, before=sha256(before), after=sha256(after) if after is not None else None)
-    return make_step(
-        index, "shell", {"command": f"ed {path}"}, "ed", "[exit code 0]\n", exit_code=0, changes=(change,)
-    )
+    return make_shell_step(index, f"ed {path}", "[exit code 0]\n", changes=(change,))
 
 
 def test_the_payload_marks_stale_entries() -> None:
     trace = (
         *read(0, "pkg/core.py", CORE_TEXT),
         *read(2, "pkg/read.py", "x = 1\n"),
-        *make_step(
-            4, "shell", {"command": "grep -rn return_value ."}, "g", "[exit code 0]\nhit", exit_code=0
-        ),
-        *make_step(6, "shell", {"command": "grep -rn nothing_of_it ."}, "g", "[exit code 1]\n", exit_code=1),
+        *make_shell_step(4, "grep -rn return_value .", "[exit code 0]\nhit"),
+        *make_shell_step(6, "grep -rn nothing_of_it .", "[exit code 1]\n", 1),
         *step(8, "python -m unittest", FAILED, code=1),
         *edit(10, "pkg/core.py", CORE_TEXT, "def f():\n    return 2\n"),
         *step(12, "python -m unittest", PASSED),
         *make_step(14, "shell", {"command": "sleep 99"}, "s", "[stopped]", timed_out=True),
-        *make_step(16, "shell", {"command": "tox"}, "t", "[exit code 127]\ntox: not found", exit_code=127),
+        *make_shell_step(16, "tox", "[exit code 127]\ntox: not found", 127),
     )
     test_record = record(trace, task=record(()).task.model_copy(update={"prompt": "Mend return_value in f."}))
     payload = select_record_payload(test_record, 128_000)
@@ -212,15 +207,8 @@ def test_edited_files_come_with_their_current_content() -> None:
 
 
 def test_a_partial_read_of_an_edited_file_is_completed() -> None:
-    part = make_step(
-        6,
-        "shell",
-        {"command": "sed -n 1p pkg/core.py"},
-        "s",
-        "[exit code 0]\ndef f():\n",
-        exit_code=0,
-        reads=(FileRead(path="pkg/core.py", sha256=sha256(EDITED_TEXT)),),
-    )
+    reads = (FileRead(path="pkg/core.py", sha256=sha256(EDITED_TEXT)),)
+    part = make_shell_step(6, "sed -n 1p pkg/core.py", "[exit code 0]\ndef f():\n", reads=reads)
     found = select_record_payload(make_edited_record(EDITED_TEXT, *part), 128_000).read_files
     assert {file.path: file.content for file in found}["pkg/core.py"] == EDITED_TEXT
 
@@ -253,17 +241,8 @@ def test_of_a_long_edited_file_the_changes_are_shown() -> None:
 
 def test_a_missing_program_that_ran_by_another_name_is_named() -> None:
     trace = (
-        *make_step(
-            0,
-            "shell",
-            {"command": "pylint a.py"},
-            "p",
-            "[exit code 127]\nbash: line 1: pylint: command not found",
-            exit_code=127,
-        ),
-        *make_step(
-            2, "shell", {"command": "python -m pylint a.py"}, "p", "[exit code 0]\nrated at 9/10", exit_code=0
-        ),
+        *make_shell_step(0, "pylint a.py", "[exit code 127]\nbash: line 1: pylint: command not found", 127),
+        *make_shell_step(2, "python -m pylint a.py", "[exit code 0]\nrated at 9/10"),
     )
     (end,) = select_record_payload(record(trace), 128_000).dead_ends
     assert end.why == (
@@ -278,9 +257,8 @@ def test_a_reverted_edit_is_a_dead_end() -> None:
         *edit(2, "a.py", first, CORE_TEXT),
         *edit(4, "a.py", CORE_TEXT, second),
     )
-    assert [(d.what, d.event) for d in select_record_payload(record(trace), 128_000).dead_ends] == [
-        ("an edit of a.py", 3)
-    ]
+    (end,) = select_record_payload(record(trace), 128_000).dead_ends
+    assert (end.what, end.event) == ("an edit of a.py", 3)
 
 
 def test_the_read_cache_serves_only_complete_files() -> None:
@@ -294,24 +272,18 @@ def test_the_read_cache_serves_only_complete_files() -> None:
         *make_step(6, "editor", {"command": "view", "path": "pkg/p.py"}, "v", part, reads=reads[1]),
     )
     cache = build_read_cache(record(trace))
+    contents = {"core.py": CORE_TEXT, "clipped.py": None, "v.py": CORE_TEXT, "p.py": None}
     assert {path: file.content for path, file in cache.items()} == {
-        "pkg/core.py": CORE_TEXT,
-        "pkg/clipped.py": None,
-        "pkg/v.py": CORE_TEXT,
-        "pkg/p.py": None,
+        f"pkg/{k}": v for k, v in contents.items()
     }
-    assert all(
-        hashlib.sha256(f.content.encode()).hexdigest() == f.sha256 for f in cache.values() if f.content
-    )
+    assert all(sha256(file.content) == file.sha256 for file in cache.values() if file.content)
 
 
 def test_a_payload_omits_searches_first_and_reads_last() -> None:
     trace: list[Event] = []
     for n in range(10):
-        trace += make_step(
-            len(trace), "shell", {"command": f"grep -rn mend_it p{n}"}, "g", "hit " * 500, exit_code=0
-        )
-        trace += make_step(len(trace), "shell", {"command": f"make p{n}"}, "m", "made " * 400, exit_code=0)
+        trace += make_shell_step(len(trace), f"grep -rn mend_it p{n}", "hit " * 500)
+        trace += make_shell_step(len(trace), f"make p{n}", "made " * 400)
         trace += read(len(trace), f"pkg/f{n}.py", "line\n" * 400)
     task = record(()).task.model_copy(update={"prompt": "mend_it"})
     counts = {}

@@ -74,6 +74,12 @@ def begin(group: ControlGroup, kind: str, beats: Path) -> subprocess.Popen[str]:
     return process
 
 
+def check_is_still(beats: Path, seconds: float) -> None:
+    before = size(beats)
+    time.sleep(seconds)
+    assert size(beats) == before
+
+
 # It would resume every process of this host.
 _HERE = [kind for kind in KINDS if kind != "resume_all"]
 
@@ -90,15 +96,11 @@ def test_nothing_runs_during_a_snapshot_and_nothing_survives(
     process = begin(group, kind, tmp_path / "beats")
     for _ in range(3):
         with group.pause():
-            before = size(tmp_path / "beats")
-            time.sleep(0.1)
-            assert size(tmp_path / "beats") == before
+            check_is_still(tmp_path / "beats", 0.1)
         await_growth(tmp_path / "beats")
     group.kill()
     assert group.process_ids() == set()
-    before = size(tmp_path / "beats")
-    time.sleep(0.05)
-    assert size(tmp_path / "beats") == before
+    check_is_still(tmp_path / "beats", 0.05)
     process.wait(5)
 
 
@@ -118,9 +120,7 @@ def test_nested_snapshots_resume_with_the_last(group: ControlGroup, tmp_path: Pa
     with group.pause():
         with group.pause():
             pass
-        before = size(tmp_path / "beats")
-        time.sleep(0.05)
-        assert size(tmp_path / "beats") == before
+        check_is_still(tmp_path / "beats", 0.05)
     await_growth(tmp_path / "beats")
 
 
@@ -282,12 +282,8 @@ _EATERS = {
 
 @pytest.mark.parametrize("eater", _EATERS)
 def test_memory_of_every_kind_is_limited(limited_group: ControlGroup, eater: str) -> None:
-    process = start(
-        limited_group,
-        sys.executable,
-        "-c",
-        f"import resource; resource.setrlimit(7, (4000, 4000))\n{_EATERS[eater]}",
-    )
+    program = f"import resource; resource.setrlimit(7, (4000, 4000))\n{_EATERS[eater]}"
+    process = start(limited_group, sys.executable, "-c", program)
     out, _ = process.communicate(timeout=60)
     assert (out, process.returncode) == ("", -signal.SIGKILL)
 
@@ -301,12 +297,8 @@ def test_segments_outlive_their_process(limited_group: ControlGroup) -> None:
 
 
 def test_cached_files_are_written_back_not_killed(limited_group: ControlGroup, tmp_path: Path) -> None:
-    process = start(
-        limited_group,
-        sys.executable,
-        "-c",
-        f"import os\nfile = os.open({str(tmp_path / 'x')!r}, 65)" + _WRITE,
-    )
+    program = f"import os\nfile = os.open({str(tmp_path / 'x')!r}, 65){_WRITE}"
+    process = start(limited_group, sys.executable, "-c", program)
     out, _ = process.communicate(timeout=120)
     assert (out, process.returncode) == ("done\n", 0)
 
@@ -342,15 +334,8 @@ def test_nothing_inside_escapes_the_kernels_choice(limited_group: ControlGroup) 
         skip_missing("needs root, to become another user or to mount")
     program = "from pathlib import Path; Path('/proc/self/oom_score_adj').write_text('-1')"
     limited_group.protect(())
-    process = start(
-        limited_group,
-        "setpriv",
-        "--reuid=54321",
-        "--clear-groups",
-        "sh",
-        "-c",
-        f'python3 -c "{program}"; echo $?',
-    )
+    script = f'python3 -c "{program}"; echo $?'
+    process = start(limited_group, "setpriv", "--reuid=54321", "--clear-groups", "sh", "-c", script)
     assert process.communicate()[0] == "1\n"
 
 
@@ -374,12 +359,8 @@ def test_the_number_of_processes_is_limited(limited_group: ControlGroup) -> None
     program = (
         "import os\ntry:\n for n in range(1000):\n  if not os.fork(): os.read(0, 1)\nexcept OSError: print(n)"
     )
-    process = subprocess.Popen(
-        [*limited_group.entry_command, sys.executable, "-c", program],
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    command = [*limited_group.entry_command, sys.executable, "-c", program]
+    process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert int(process.stdout.readline()) == _PIDS - 1
     limited_group.kill()
@@ -602,7 +583,5 @@ def test_a_container_is_stopped_by_its_own_group(group: ControlGroup, tmp_path: 
     process = begin(group, "spin", tmp_path / "beats")
     name = group._directories[0].name
     with pause_container(name, process.pid):
-        before = size(tmp_path / "beats")
-        time.sleep(0.1)
-        assert size(tmp_path / "beats") == before
+        check_is_still(tmp_path / "beats", 0.1)
     await_growth(tmp_path / "beats")

@@ -40,54 +40,17 @@ SETTINGS = (
     "git config filter.up.clean 'tr a-z A-Z'; git config filter.up.smudge 'tr A-Z a-z'",
     "git config filter.x.clean false; git config filter.x.required true",
 )
-ATTRIBUTES = (
-    "* text=auto",
-    "*.txt eol=crlf",
-    "*.py -diff",
-    "* text",
-    "*.txt ident",
-    "*.up filter=up",
-    "*.c filter=x",
-    "* -text",
-)
-GIT_COMMANDS = (
-    "git add -A; git -c user.name=t -c user.email=t@example.org stash -q",
-    "git checkout -q -b side",
-    "git rm -r -q --cached .",
-    "git reset -q",
-    "rm -f .git/index",
-)
-NAMES = (
-    "a.py",
-    "b.txt",
-    "c.c",
-    "d e",
-    "ü.txt",
-    "q'uo\"te",
-    "-n",
-    "$HOME",
-    "x.log",
-    "[g]",
-    "tab\tin",
-    "sub.up",
-    ":(top)z",
-    "new\nline",
-)
-CONTENTS = (
-    b"",
-    b"one\n",
-    b"one\ntwo\nthree\n",
-    b"no newline",
-    b"a\r\nb\r\n",
-    b"mixed\r\nb\n",
-    b"\x00\x01bin",
-    b"caf\xe9\n",
-    b"$Id$\n",
-    b"ABC\n",
-)
+ATTRIBUTES = ("* text=auto", "*.txt eol=crlf", "*.py -diff", "* text", "*.txt ident", "*.up filter=up")
+ATTRIBUTES += ("*.c filter=x", "* -text")
+NAMES = ("a.py", "b.txt", "c.c", "d e", "ü.txt", "q'uo\"te", "-n", "$HOME", "x.log", "[g]", "tab\tin")
+NAMES += ("sub.up", ":(top)z", "new\nline")
+CONTENTS = (b"", b"one\n", b"one\ntwo\nthree\n", b"no newline", b"a\r\nb\r\n", b"mixed\r\nb\n")
+CONTENTS += (b"\x00\x01bin", b"caf\xe9\n", b"$Id$\n", b"ABC\n")
 GIT = (
     "git -c user.name=t -c user.email=t@example.org -c protocol.file.allow=always -c core.hooksPath=/dev/null"
 )
+GIT_COMMANDS = (f"git add -A; {GIT} stash -q", f"{GIT} checkout -q -b side", "git rm -r -q --cached . ")
+GIT_COMMANDS += ("git reset -q", "rm -f .git/index")
 
 
 class Builder:
@@ -101,10 +64,8 @@ class Builder:
         """Commands that write files below a directory."""
         lines = []
         for _ in range(count):
-            path = (
-                f"{into}/{self.random.choice(('', 'dir/', 'dir/deep/', 'Other/'))}{self.random.choice(NAMES)}"
-            )
-            lines.append(self.write(path))
+            place = self.random.choice(("", "dir/", "dir/deep/", "Other/"))
+            lines.append(self.write(f"{into}/{place}{self.random.choice(NAMES)}"))
         return lines
 
     def write(self, path: str) -> str:
@@ -126,10 +87,8 @@ class Builder:
         )
         for _ in range(self.random.choice((0, 0, 1, 2)) if depth else 0):
             self._modules += 1
-            source, name = (
-                f"../module{self._modules}",
-                f"{self.random.choice(('m', 'dir/m', 'm m'))}{self._modules}",
-            )
+            source = f"../module{self._modules}"
+            name = f"{self.random.choice(('m', 'dir/m', 'm m'))}{self._modules}"
             lines += self.make_module(source, depth - 1)
             add = f'submodule --quiet add "$root"/{source} {quote(name)}'
             lines.append(f'(root="$PWD"; cd {quote(place)} && {GIT} {add} && {GIT} commit -qm s)')
@@ -178,24 +137,12 @@ class Builder:
             elif kind == 7:
                 inner = f"{place}/{self.random.choice(('inner', 'dir', 'in ner'))}"
                 commit = f"&& (cd {quote(inner)} && {GIT} add -A && {GIT} commit -q --allow-empty -m i)"
-                lines += [
-                    f"git init -q {quote(inner)} {commit if self.random.random() < 0.5 else ''}",
-                    *self.write_files(inner, 2),
-                ]
+                lines.append(f"git init -q {quote(inner)} {commit if self.random.random() < 0.5 else ''}")
+                lines += self.write_files(inner, 2)
             elif kind == 8:
                 lines.append(f"(cd {quote(place)} && {GIT} add -A && {GIT} commit -qm work)")
             elif kind == 9:
-                lines.append(
-                    self.random.choice(
-                        (
-                            f"git add -A; {GIT} stash -q",
-                            f"{GIT} checkout -q -b side",
-                            "git rm -r -q --cached . ",
-                            "git reset -q",
-                            "rm -f .git/index",
-                        )
-                    )
-                )
+                lines.append(self.random.choice(GIT_COMMANDS))
             elif kind == 10 and place != ".":
                 lines.append(f"rm -rf {quote(place)}" + self.random.choice(("", "/.git")))
             elif kind == 11:
@@ -225,18 +172,15 @@ def read_files(directory: Path) -> Files:
             if stat.S_ISLNK(mode):
                 found[str(path.relative_to(directory))] = ("link", os.fsencode(path.readlink()))
             elif stat.S_ISREG(mode):
-                found[str(path.relative_to(directory))] = (
-                    "program" if mode & 0o100 else "file",
-                    path.read_bytes(),
-                )
+                kind = "program" if mode & 0o100 else "file"
+                found[str(path.relative_to(directory))] = (kind, path.read_bytes())
     return found
 
 
 def list_tracked(directory: Path) -> set[str]:
     """The files of the commit and of its submodules' commits."""
-    done = subprocess.run(
-        ["git", "ls-files", "-z", "--recurse-submodules"], cwd=directory, capture_output=True, check=True
-    )
+    command = ["git", "ls-files", "-z", "--recurse-submodules"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, check=True)
     return set(map(os.fsdecode, done.stdout.split(b"\0")))
 
 

@@ -53,11 +53,8 @@ def takeover(
         "seconds": 1.0,
         "first_prompt_chars": 400,
         "first_prompt_tokens": 100,
-        "recalls": 0,
-        "recall_events": 0,
-        "recall_tokens": 0,
-        "rediscovery_events": 0,
-        "verification_events": 0,
+        **dict.fromkeys(("recalls", "recall_events", "recall_tokens"), 0),
+        **dict.fromkeys(("rediscovery_events", "verification_events"), 0),
         "rediscovery": {"read": 0, "search": 0, "command": 0},
         "patch": "",
         "agent": successor.partition(":")[0],
@@ -82,16 +79,8 @@ ROWS = [
 def make_results(tmp_path: Path) -> MakeResults:
     def make(rows: list[dict[str, Any]], views: tuple[str, ...] = VIEWS, **settings: Any) -> Results:
         agents = settings.pop("agents", (CODEX, CLAUDE))
-        config = RunConfig(
-            run_id="a",
-            views=views,
-            predecessors=agents,
-            successors=agents,
-            tasks="t.jsonl",
-            sandbox="host",
-            **settings,
-        )
-        config.save(tmp_path)
+        known = {"run_id": "a", "views": views, "tasks": "t.jsonl", "sandbox": "host"}
+        RunConfig(predecessors=agents, successors=agents, **known, **settings).save(tmp_path)
         (tmp_path / "takeovers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return load_results([tmp_path])
 
@@ -124,16 +113,12 @@ def test_takeovers_are_paired_with_the_continuation_of_the_same_point(make_resul
 
 def test_the_best_successor_solves_most_and_then_needs_least(make_results: MakeResults) -> None:
     data = collect_report_data(make_results(ROWS))
-    assert find_best_successors(measure_switches(data)) == {
-        (CODEX, CODEX, "transcript"),
-        (CODEX, CLAUDE, "repository"),
-    }
+    best = find_best_successors(measure_switches(data))
+    assert best == {(CODEX, CODEX, "transcript"), (CODEX, CLAUDE, "repository")}
     tied = [*ROWS, takeover("a", CODEX, CODEX, "repository", 30)]
     best = find_best_successors(measure_switches(collect_report_data(make_results(tied))))
-    assert {key for key in best if key[2] == "repository"} == {
-        (CODEX, CODEX, "repository"),
-        (CODEX, CLAUDE, "repository"),
-    }
+    both = {(CODEX, CODEX, "repository"), (CODEX, CLAUDE, "repository")}
+    assert {key for key in best if key[2] == "repository"} == both
 
 
 def test_the_tables(make_results: MakeResults) -> None:
@@ -184,11 +169,8 @@ def test_empty_tables_say_why(make_results: MakeResults) -> None:
 
 def test_the_caption_says_that_llms_ran(make_results: MakeResults) -> None:
     names = {CODEX: "codex:openai:a", CLAUDE: "openai:a"}
-    rows = [
-        row | {name: names[row[name]] for name in ("predecessor", "successor")}
-        for row in ROWS
-        if row["outcome"] == "graded"
-    ]
+    graded = [row for row in ROWS if row["outcome"] == "graded"]
+    rows = [row | {name: names[row[name]] for name in ("predecessor", "successor")} for row in graded]
     results = make_results(rows, agents=tuple(names.values()))
     table = {each.name: each for each in build_tables(results)}["agents"]
     assert "Every agent worked with an LLM." in table.notes
