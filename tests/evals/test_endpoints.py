@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,7 @@ from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 from ..chat_server import ChatServer
 from .conftest import ONE_POINT, RunCommand, isolated_sandbox_options, read_rows
 
+FIELDS = '{"work_completed": [{"claim": "It is half done.", "events": ["e1"]}]}'
 LOOK = "I look.\n\n```bash\nls\n```"
 
 
@@ -36,34 +37,33 @@ class Frozen:
     record: str
 
     def take_over(self, server: ChatServer, repeat: int, **settings: Any) -> dict[str, Any]:
-        config = self.config.model_copy(update={"base_url": server.url, **settings})
-        return stages.run_takeover(
-            config, self.out, self.task, self.record, "repository", config.successors[0], repeat
-        ).to_dict()
+        return self.run("repository", repeat, base_url=server.url, **settings)
 
     def take_over_as(self, entry: ModelEntry, repeat: int, **settings: Any) -> dict[str, Any]:
         """A takeover by an entry of a models file with its own server."""
-        models = {"mine": entry}
-        config = self.config.model_copy(update={"models": models, "successors": ("mine",), **settings})
-        return stages.run_takeover(
-            config, self.out, self.task, self.record, "repository", config.successors[0], repeat
-        ).to_dict()
+        return self.run("repository", repeat, models={"mine": entry}, successors=("mine",), **settings)
+
+    def run(self, view: str, repeat: int, **settings: Any) -> dict[str, Any]:
+        config = self.config.model_copy(update=settings)
+        place = (config, self.out, self.task, self.record)
+        return stages.run_takeover(*place, view, config.successors[0], repeat).to_dict()
+
+    def configure_notes(self, entry: ModelEntry, *views: str) -> RunConfig:
+        """The settings of a run whose notes an entry of a models file writes."""
+        settings = {"models": {"mine": entry}, "notes_model": "mine", "views": views}
+        return self.config.model_copy(update=settings)
+
+    def write_note(self, config: RunConfig) -> dict[str, Any]:
+        return stages.write_note(config, self.out, self.task, self.record).to_dict()
 
 
 @pytest.fixture(scope="module")
 def snapshot_case(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
     _, sandbox = isolated_sandbox_options()
     out = tmp_path_factory.mktemp("frozen")
-    config = RunConfig(
-        run_id="frozen",
-        views=("repository",),
-        predecessors=(ORACLE,),
-        successors=("openai:m",),
-        notes_model=ORACLE,
-        tasks=BUNDLED,
-        points=("first_source_edit",),
-        sandbox=sandbox,
-    )
+    models: Any = {"predecessors": (ORACLE,), "successors": ("openai:m",), "notes_model": ORACLE}
+    place: Any = {"tasks": BUNDLED, "points": ("first_source_edit",), "sandbox": sandbox}
+    config = RunConfig(run_id="frozen", views=("repository",), **models, **place)
     (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
     task.check_out(RunPaths(out).repositories)
     (record,) = stages.run_predecessor(config, out, task, ORACLE).records or ()
@@ -80,17 +80,14 @@ def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
     run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    chat_server.answer = lambda request: (
-        401,
-        b'{"error": {"message": "wrong key", "code": "invalid_api_key"}}',
-    )
+    error = b'{"error": {"message": "wrong key", "code": "invalid_api_key"}}'
+    chat_server.answer = lambda request: (401, error)
     done = run_main(*_run(chat_server, "trace", out))
     assert done.returncode == 3, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
-    assert [row["outcome"] for row in read_rows(out)] == ["infrastructure_failure"] * 2
-    assert all(row["resolved"] is None and "answered 401" in row["detail"] for row in read_rows(out)), (
-        read_rows(out)
-    )
+    rows = read_rows(out)
+    assert [row["outcome"] for row in rows] == ["infrastructure_failure"] * 2
+    assert all(row["resolved"] is None and "answered 401" in row["detail"] for row in rows), rows
     chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
     assert run_main("--resume", "--out", out).returncode == 0
     assert [(row["outcome"], row["stop_reason"]) for row in read_rows(out)] == [("graded", "finished")] * 2
@@ -102,9 +99,8 @@ def test_no_endpoint_at_all(run_main: RunCommand, tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     out = tmp_path / "out"
-    done = run_main(
-        "--model", "openai:m", "--base-url", url, "--limit", "1", *isolated_sandbox_options(), "--out", out
-    )
+    options = ("--model", "openai:m", "--base-url", url, "--limit", "1", *isolated_sandbox_options())
+    done = run_main(*options, "--out", out)
     assert done.returncode == 3
     assert "could not be reached" in read_rows(out, "predecessors")[0]["detail"]
 
@@ -218,7 +214,7 @@ def test_a_note_has_a_time_limit_of_its_own(snapshot_case: Frozen, chat_server: 
     chat_server.answer = answer_slowly
     settings = {"base_url": chat_server.url, "notes_model": "openai:m", "views": ("repository", "summary")}
     config = snapshot_case.config.model_copy(update={**settings, "notes_timeout_s": 0.4})
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
+    row = snapshot_case.write_note(config)
     assert (row["outcome"], "no complete reply" in row["detail"]) == ("infrastructure_failure", True), row
 
 
@@ -282,10 +278,8 @@ def test_failed_notes_fail_their_views_until_they_are_written(
     arguments = ("--notes-model", "openai:m", "--base-url", chat_server.url, "--view", "structured")
     done = run_main(*arguments, *ONE_POINT, "--out", out)
     assert done.returncode == 3
-    assert {row["view"]: row["outcome"] for row in read_rows(out)} == {
-        "repository": "graded",
-        "structured": "infrastructure_failure",
-    }
+    outcomes = {row["view"]: row["outcome"] for row in read_rows(out)}
+    assert outcomes == {"repository": "graded", "structured": "infrastructure_failure"}
     chat_server.answer = lambda request: chat_server.reply('{"work_completed": "Half of it."}')
     assert run_main("--resume", "--out", out).returncode == 0
     assert [row["outcome"] for row in read_rows(out)] == ["graded", "graded"]
@@ -311,9 +305,8 @@ def test_a_model_that_answers_nothing(snapshot_case: Frozen, chat_server: ChatSe
     row = snapshot_case.take_over(chat_server, 20, max_steps=3)
     assert (row["outcome"], row["stop_reason"], row["empty_replies"]) == ("graded", "max_steps", 3)
     assert row["detail"].endswith("; of 3 replies 3 had nothing")
-    assert "Your reply is empty: it contains no text and no action." in str(
-        chat_server.requests[-1]["messages"]
-    )
+    last = str(chat_server.requests[-1]["messages"])
+    assert "Your reply is empty: it contains no text and no action." in last
 
 
 def test_a_model_that_only_thinks(snapshot_case: Frozen, chat_server: ChatServer) -> None:
@@ -325,9 +318,8 @@ def test_a_model_that_only_thinks(snapshot_case: Frozen, chat_server: ChatServer
         "; of 2 replies 2 had thought, but no text and no action; 2 were cut off at the limit of 64 output tokens "
         "(raise max_output_tokens of mine in --models, or --max-reply-tokens)"
     )
-    assert "Your reply contains thought, but no text and no action." in str(
-        chat_server.requests[-1]["messages"]
-    )
+    last = str(chat_server.requests[-1]["messages"])
+    assert "Your reply contains thought, but no text and no action." in last
 
 
 def test_a_model_without_usage_has_no_sums(snapshot_case: Frozen, chat_server: ChatServer) -> None:
@@ -359,12 +351,8 @@ def test_a_retried_cut_off_reply_is_not_counted(snapshot_case: Frozen, chat_serv
     chat_server.answer = lambda request: next(replies, chat_server.reply("<finish></finish>"))
     entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
     row = snapshot_case.take_over_as(entry, 25)
-    assert (row["llm_calls"], row["uncounted_calls"], row["prompt_tokens"], row["cost_usd"]) == (
-        1,
-        1,
-        None,
-        None,
-    )
+    assert (row["llm_calls"], row["uncounted_calls"]) == (1, 1)
+    assert (row["prompt_tokens"], row["cost_usd"]) == (None, None)
 
 
 def test_a_window_of_the_models_file_ends_a_takeover_before_its_server_cuts_the_prompt(
@@ -372,39 +360,32 @@ def test_a_window_of_the_models_file_ends_a_takeover_before_its_server_cuts_the_
 ) -> None:
     def count_honestly(request: dict[str, Any]) -> tuple[int, bytes]:
         characters = sum(len(message["content"]) for message in request["messages"])
-        return chat_server.reply(
-            "```bash\npython3 -c 'print(\"x\" * 4000)'\n```", prompt_tokens=characters // 4
-        )
+        command = "```bash\npython3 -c 'print(\"x\" * 4000)'\n```"
+        return chat_server.reply(command, prompt_tokens=characters // 4)
 
     chat_server.answer = count_honestly
-    entry = ModelEntry(
-        model="m", base_url=chat_server.url, window=4000, price=ModelPrice(input=1.0, output=1.0)
-    )
+    price = ModelPrice(input=1.0, output=1.0)
+    entry = ModelEntry(model="m", base_url=chat_server.url, window=4000, price=price)
     row = snapshot_case.take_over_as(entry, 26)
     assert (row["outcome"], row["stop_reason"], row["resolved"]) == ("graded", "context_overflow", True)
     assert row["window_tokens"] == 4000
     assert row["cost_usd"] > 0
-    condensed = snapshot_case.take_over_as(
-        entry.model_copy(update={"window": 6000}), 27, condense=True, max_steps=7
-    )
+    wider = entry.model_copy(update={"window": 6000})
+    condensed = snapshot_case.take_over_as(wider, 27, condense=True, max_steps=7)
     assert (condensed["stop_reason"], condensed["steps"]) == ("max_steps", 7)
     assert condensed["condensed"] > 0
 
 
 def test_a_window_bounds_the_view_of_the_built_in_model_but_not_its_run(snapshot_case: Frozen) -> None:
-    config = snapshot_case.config.model_copy(update={"window_tokens": 1000})
-    row = stages.run_takeover(
-        config, snapshot_case.out, snapshot_case.task, snapshot_case.record, "trace", ORACLE, 28
-    ).to_dict()
+    row = snapshot_case.run("trace", 28, window_tokens=1000, successors=(ORACLE,))
     assert (row["stop_reason"], row["resolved"], row["window_tokens"]) == ("finished", True, 1000)
 
 
 def test_thought_alone_is_no_note(snapshot_case: Frozen, chat_server: ChatServer) -> None:
     chat_server.answer = lambda request: chat_server.reply("", "length", thought="Let me ponder.")
     entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
-    settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("structured",)}
-    config = snapshot_case.config.model_copy(update=settings)
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
+    config = snapshot_case.configure_notes(entry, "structured")
+    row = snapshot_case.write_note(config)
     assert row["outcome"] == "infrastructure_failure"
     assert row["detail"] == (
         "mine wrote no structured note: 2 of 2 replies had thought, but no text; 2 were cut off at the limit of "
@@ -419,14 +400,9 @@ def test_thought_alone_is_no_note(snapshot_case: Frozen, chat_server: ChatServer
         (("", "{}"), ("structured",), "written", "1 of 2 replies had no text"),
         (("", ""), ("cited",), "infrastructure_failure", "mine wrote no structured note: 2 of 2"),
         (("No JSON.", ""), ("structured",), "written", "1 of 2 replies had no text"),
-        (
-            ("", "{}", "{}"),
-            ("summary", "structured"),
-            "infrastructure_failure",
-            "mine wrote no summary note: 1 of 3",
-        ),
+        (("", "{}", "{}"), ("summary", "structured"), "infrastructure_failure", "mine wrote no summary note: 1 of 3"),
     ],
-)
+)  # fmt: skip
 def test_an_empty_note_fails_the_views_that_show_it(
     snapshot_case: Frozen,
     chat_server: ChatServer,
@@ -438,29 +414,23 @@ def test_an_empty_note_fails_the_views_that_show_it(
     answers = iter([chat_server.reply(text) for text in replies])
     chat_server.answer = lambda request: next(answers)
     entry = ModelEntry(model="m", base_url=chat_server.url)
-    settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("repository", *views)}
-    config = snapshot_case.config.model_copy(update=settings)
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
+    config = snapshot_case.configure_notes(entry, "repository", *views)
+    row = snapshot_case.write_note(config)
     assert row["outcome"] == outcome
     assert row["detail"].startswith(message)
     if outcome == "written" and replies[0] == "":
         # Other notes of the record are no reason to show an empty one.
-        config = config.model_copy(update={"successors": (ORACLE,)})
-        shown = stages.run_takeover(
-            config, snapshot_case.out, snapshot_case.task, snapshot_case.record, "summary", ORACLE, 90
-        ).to_dict()
+        shown = replace(snapshot_case, config=config).run("summary", 90, successors=(ORACLE,))
         assert shown["outcome"] == "infrastructure_failure"
         assert "has no summary note, which the summary view shows" in shown["detail"]
 
 
 def test_truncated_notes_are_named(snapshot_case: Frozen, chat_server: ChatServer) -> None:
-    fields = '{"work_completed": [{"claim": "It is half done.", "events": ["e1"]}]}'
-    replies = iter([chat_server.reply("A long sum", "length"), chat_server.reply(fields)])
+    replies = iter([chat_server.reply("A long sum", "length"), chat_server.reply(FIELDS)])
     chat_server.answer = lambda request: next(replies)
     entry = ModelEntry(model="m", base_url=chat_server.url)
-    settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("summary", "structured")}
-    config = snapshot_case.config.model_copy(update=settings)
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
+    config = snapshot_case.configure_notes(entry, "summary", "structured")
+    row = snapshot_case.write_note(config)
     assert (row["outcome"], row["truncated"]) == ("written", ["summary"])
 
 
@@ -468,9 +438,7 @@ def test_calls_of_killed_and_failed_notes_are_uncounted(
     snapshot_case: Frozen, chat_server: ChatServer
 ) -> None:
     entry = ModelEntry(model="m", base_url=chat_server.url)
-    settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("summary", "structured")}
-    config = snapshot_case.config.model_copy(update=settings)
-    job = (config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    config = snapshot_case.configure_notes(entry, "summary", "structured")
     answered, child = [chat_server.reply("A summary.")], 0
 
     def answer_or_kill(request: dict[str, Any]) -> tuple[int, bytes]:
@@ -485,17 +453,16 @@ def test_calls_of_killed_and_failed_notes_are_uncounted(
     child = os.fork()
     if child == 0:
         try:
-            stages.write_note(*job)
+            snapshot_case.write_note(config)
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     answered = [chat_server.reply("A summary.")]
     chat_server.answer = lambda request: answered.pop() if answered else (401, b"{}")
-    assert stages.write_note(*job).to_dict()["outcome"] == "infrastructure_failure"
-    fields = '{"work_completed": [{"claim": "It is half done.", "events": ["e1"]}]}'
-    more = iter([chat_server.reply("A summary."), chat_server.reply(fields)])
+    assert snapshot_case.write_note(config)["outcome"] == "infrastructure_failure"
+    more = iter([chat_server.reply("A summary."), chat_server.reply(FIELDS)])
     chat_server.answer = lambda request: next(more)
-    row = stages.write_note(*job).to_dict()
+    row = snapshot_case.write_note(config)
     # Two calls of the killed job, and one of the failed job.
     assert (row["outcome"], row["llm_calls"], row["uncounted_calls"]) == ("written", 2, 3)
     assert row["prompt_tokens"] is None
@@ -504,13 +471,11 @@ def test_calls_of_killed_and_failed_notes_are_uncounted(
 
 
 def test_notes_with_an_uncounted_call_have_no_sums(snapshot_case: Frozen, chat_server: ChatServer) -> None:
-    fields = '{"work_completed": [{"claim": "It is half done.", "events": ["e1"]}]}'
-    replies = iter([chat_server.reply("A summary."), chat_server.reply(fields, prompt_tokens=None)])
+    replies = iter([chat_server.reply("A summary."), chat_server.reply(FIELDS, prompt_tokens=None)])
     chat_server.answer = lambda request: next(replies)
     entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
-    settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("summary", "structured")}
-    config = snapshot_case.config.model_copy(update=settings)
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
+    config = snapshot_case.configure_notes(entry, "summary", "structured")
+    row = snapshot_case.write_note(config)
     assert row["usage"]["summary"]["prompt_tokens"] == 100
     assert row["usage"]["structured"] == dict.fromkeys(row["usage"]["structured"])
     assert (row["prompt_tokens"], row["uncounted_calls"], row["cost_usd"]) == (None, 1, None)

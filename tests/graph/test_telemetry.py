@@ -36,6 +36,7 @@ from .small_agent_adapter import build_small_agent
 ROOT = Path(__file__).parents[2]
 SECRET = "planted-Secret-4711-xyz"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+DURATION = "gen_ai.client.operation.duration"
 EDIT_POINT = ("first_source_edit",)
 
 
@@ -49,9 +50,8 @@ class Recorded:
         # A process can set its providers only once, and other tests run without.
         if traces:
             monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-        monkeypatch.setattr(
-            metrics_state, "_METER_PROVIDER", MeterProvider([self.reader], shutdown_on_exit=False)
-        )
+        meters = MeterProvider([self.reader], shutdown_on_exit=False)
+        monkeypatch.setattr(metrics_state, "_METER_PROVIDER", meters)
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
@@ -79,13 +79,12 @@ class Recorded:
         """The data points of a metric."""
         data = self.reader.get_metrics_data()
         scopes = [scope for each in data.resource_metrics for scope in each.scope_metrics] if data else []
-        return [
-            point
-            for scope in scopes
-            for each in scope.metrics
-            if each.name == metric
-            for point in each.data.data_points
-        ]
+        found = [each for scope in scopes for each in scope.metrics if each.name == metric]
+        return [point for each in found for point in each.data.data_points]
+
+    def measure(self, metric: str, attribute: str, value: str = "count") -> dict[str, float]:
+        """The counts or sums of a metric's points, by an attribute."""
+        return {each.attributes[attribute]: getattr(each, value) for each in self.points(metric)}
 
 
 def _get_start(span: ReadableSpan) -> int:
@@ -114,20 +113,10 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 def test_a_run_is_a_tree_of_spans(bench: RunHarness, recorded: Recorded) -> None:
     look = "```bash\ncat pkg/core.py\n```"
     bench.run_to_outcome(scripted_model(EDIT, look, DONE), points=EDIT_POINT)
-    assert recorded.tree() == [
-        (
-            "invoke_agent scripted",
-            [
-                "takeover.snapshot",
-                "chat Scripted",
-                ("execute_tool shell", ["takeover.snapshot"]),
-                "takeover.handoff",
-                "chat Scripted",
-                "execute_tool shell",
-                "chat Scripted",
-            ],
-        )
-    ]
+    edit = ("execute_tool shell", ["takeover.snapshot"])
+    first = ["takeover.snapshot", "chat Scripted", edit, "takeover.handoff"]
+    later = ["chat Scripted", "execute_tool shell", "chat Scripted"]
+    assert recorded.tree() == [("invoke_agent scripted", [*first, *later])]
 
 
 def test_spans_have_the_attributes_of_the_conventions(bench: RunHarness, recorded: Recorded) -> None:
@@ -155,10 +144,8 @@ def test_spans_have_the_attributes_of_the_conventions(bench: RunHarness, recorde
     assert outcome.cost == 36.0
     chat = recorded.of("chat")[0]
     assert chat.kind is SpanKind.CLIENT
-    assert {name: get(chat, name) for name in ("gen_ai.operation.name", "gen_ai.conversation.id")} == {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.conversation.id": "thread",
-    }
+    assert get(chat, "gen_ai.operation.name") == "chat"
+    assert get(chat, "gen_ai.conversation.id") == "thread"
     assert [get(chat, f"gen_ai.usage.{kind}_tokens") for kind in ("input", "output")] == [10, 1]
     assert get(chat, "takeover.cost") == 12.0
     edit, test = recorded.of("execute_tool")
@@ -180,23 +167,13 @@ def test_spans_have_the_attributes_of_the_conventions(bench: RunHarness, recorde
 def test_tokens_durations_and_costs_are_metrics(bench: RunHarness, recorded: Recorded) -> None:
     prices = Prices(prompt=1_000_000, completion=2_000_000)
     bench.run_to_outcome(scripted_model(EDIT, DONE), points=EDIT_POINT, prices=prices)
-    tokens = {
-        point.attributes["gen_ai.token.type"]: point.sum
-        for point in recorded.points("gen_ai.client.token.usage")
-    }
+    tokens = recorded.measure("gen_ai.client.token.usage", "gen_ai.token.type", "sum")
     assert tokens == {"input": 20, "output": 2}
-    durations = recorded.points("gen_ai.client.operation.duration")
-    assert {point.attributes["gen_ai.operation.name"]: point.count for point in durations} == {
-        "chat": 2,
-        "invoke_agent": 1,
-    }
-    assert all(point.sum > 0 for point in durations)
-    ours = recorded.points("takeover.operation.duration")
-    assert {point.attributes["takeover.operation"]: point.count for point in ours} == {
-        "execute_tool": 1,
-        "handoff": 1,
-        "snapshot": 2,
-    }
+    counts = recorded.measure(DURATION, "gen_ai.operation.name")
+    assert counts == {"chat": 2, "invoke_agent": 1}
+    assert all(point.sum > 0 for point in recorded.points(DURATION))
+    ours = recorded.measure("takeover.operation.duration", "takeover.operation")
+    assert ours == {"execute_tool": 1, "handoff": 1, "snapshot": 2}
     (cost,) = recorded.points("takeover.chat.cost")
     assert cost.sum == 24.0
 
@@ -204,19 +181,10 @@ def test_tokens_durations_and_costs_are_metrics(bench: RunHarness, recorded: Rec
 def test_metrics_need_no_traces(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded(monkeypatch, traces=False)
     bench.run_to_outcome(scripted_model(EDIT, DONE))
-    tokens = recorded.points("gen_ai.client.token.usage")
-    assert {point.attributes["gen_ai.token.type"]: point.sum for point in tokens} == {
-        "input": 20,
-        "output": 2,
-    }
+    tokens = recorded.measure("gen_ai.client.token.usage", "gen_ai.token.type", "sum")
+    assert tokens == {"input": 20, "output": 2}
     assert recorded.spans == ()
-    assert {
-        point.attributes["gen_ai.operation.name"]
-        for point in recorded.points("gen_ai.client.operation.duration")
-    } == {
-        "chat",
-        "invoke_agent",
-    }
+    assert {*recorded.measure(DURATION, "gen_ai.operation.name")} == {"chat", "invoke_agent"}
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -271,19 +239,14 @@ def test_a_successor_links_its_predecessor(bench: RunHarness, recorded: Recorded
     predecessor, successor = recorded.of("invoke_agent")
     assert [link.context.span_id for link in successor.links] == [_get_id(predecessor)]
     names = ("takeover.graph", "takeover.record", "takeover.view", "takeover.point.kind")
-    assert [get(successor, name) for name in names] == [
-        "takeover",
-        "run.first_source_edit",
-        "trace",
-        "first_source_edit",
-    ]
+    values = ["takeover", "run.first_source_edit", "trace", "first_source_edit"]
+    assert [get(successor, name) for name in names] == values
     restore = recorded.one("takeover.restore")
     assert restore.parent == successor.context
     assert get(restore, "takeover.backend") == "process"
     assert get(restore, "takeover.snapshot.bytes") > 0
-    assert get(restore, "takeover.snapshot.digest") == get(
-        recorded.one("takeover.handoff"), "takeover.snapshot.digest"
-    )
+    digests = [get(each, "takeover.snapshot.digest") for each in (restore, recorded.one("takeover.handoff"))]
+    assert digests[0] == digests[1]
 
 
 def test_content_stays_out_by_default(bench: RunHarness, recorded: Recorded) -> None:
@@ -309,14 +272,12 @@ def test_captured_content_has_no_secrets(
     shell = recorded.one("execute_tool")
     assert "visible [redacted]" in get(shell, "gen_ai.tool.call.result")
     assert "visible [redacted]" in json.loads(get(shell, "gen_ai.tool.call.arguments"))["command"]
-    question, answer = (
-        json.loads(get(recorded.of("chat")[1], f"gen_ai.{kind}.messages")) for kind in ("input", "output")
-    )
+    chat = recorded.of("chat")[1]
+    question, answer = (json.loads(get(chat, f"gen_ai.{kind}.messages")) for kind in ("input", "output"))
     assert [each["role"] for each in question] == ["system", "user", "assistant", "user"]
     assert "visible [redacted]" in question[2]["parts"][0]["content"]
-    assert answer == [
-        {"role": "assistant", "parts": [{"type": "text", "content": DONE}], "finish_reason": "stop"}
-    ]
+    parts = [{"type": "text", "content": DONE}]
+    assert answer == [{"role": "assistant", "parts": parts, "finish_reason": "stop"}]
 
 
 @pytest.mark.cases(2)

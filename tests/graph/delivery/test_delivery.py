@@ -36,13 +36,8 @@ from langgraph_takeover.protocol import Understanding, is_confirmation_request, 
 
 from ..conftest import BOTH_DATABASES, DONE, EDIT, FIX, TEST, RunHarness, Scripted, scripted_model
 
-UNDERSTOOD = json.dumps(
-    {
-        "goal": "double(3) is 6.",
-        "next_step": "I look at pkg/core.py.",
-        "verify_first": "That the test fails, by running it.",
-    }
-)
+STEP = {"next_step": "I look at pkg/core.py.", "verify_first": "That the test fails, by running it."}
+UNDERSTOOD = json.dumps({"goal": "double(3) is 6.", **STEP})
 RECORD = "run.first_source_edit"
 QUICK = DeliveryPolicy(attempts=2, rounds=2, initial_pause_s=0, max_pause_s=0)
 pytestmark = BOTH_DATABASES
@@ -65,9 +60,8 @@ def states(home: Home, found: Handoff) -> list[str]:
 
 
 def test_the_public_helpers_recognize_and_write_the_confirmation(bench: RunHarness) -> None:
-    understanding = Understanding(
-        goal="double(3) is 6.", next_step="I run the tests.", verify_first="That they fail: I run them."
-    )
+    steps = {"next_step": "I run the tests.", "verify_first": "That they fail: I run them."}
+    understanding = Understanding(goal="double(3) is 6.", **steps)
     model = scripted_model(understanding.model_dump_json(), FIX, TEST, DONE)
     done = deliver_record(bench, offer_first_record(bench), model)
     assert done.handoff.state == "completed"
@@ -77,9 +71,8 @@ def test_the_public_helpers_recognize_and_write_the_confirmation(bench: RunHarne
 
 
 def test_an_offered_handoff_completes(bench: RunHarness) -> None:
-    found = offer_first_record(
-        bench, envelope=Envelope(message="Mind negative numbers.", findings=("It adds one.",), confidence=0.5)
-    )
+    letter = Envelope(message="Mind negative numbers.", findings=("It adds one.",), confidence=0.5)
+    found = offer_first_record(bench, envelope=letter)
     model = scripted_model(UNDERSTOOD, FIX, TEST, DONE)
     done = deliver_record(bench, found, model)
     assert states(bench.home, found) == ["prepared", "offered", "accepted", "active", "completed"]
@@ -98,14 +91,10 @@ def test_an_offered_handoff_completes(bench: RunHarness) -> None:
 
 
 def test_the_source_is_fenced_off_from_acceptance_on(bench: RunHarness) -> None:
-    with bench.open_run(
-        scripted_model(EDIT, *["```bash\nsleep 0\n```"] * 50, DONE),
-        points=("first_source_edit",),
-        run_id="run",
-    ) as writing:
-        stream = writing.agent.stream(
-            {"task": {"id": "t", "prompt": "p"}}, **writing.options, stream_mode="values"
-        )
+    model = scripted_model(EDIT, *["```bash\nsleep 0\n```"] * 50, DONE)
+    with bench.open_run(model, points=("first_source_edit",), run_id="run") as writing:
+        task = {"task": {"id": "t", "prompt": "p"}}
+        stream = writing.agent.stream(task, **writing.options, stream_mode="values")
         while not bench.home.records.list_ids():
             next(stream)
         found = hand_over(bench.home, RECORD, target="tester", source="writer")
@@ -134,9 +123,8 @@ def test_the_source_is_fenced_off_from_acceptance_on(bench: RunHarness) -> None:
 def test_an_incomplete_record_is_refused_with_what_is_missing(
     bench: RunHarness, spoil: str, expected: str
 ) -> None:
-    found = offer_first_record(
-        bench, envelope=Envelope(needs_tokens=5000) if spoil == "budget" else Envelope()
-    )
+    letter = Envelope(needs_tokens=5000) if spoil == "budget" else Envelope()
+    found = offer_first_record(bench, envelope=letter)
     directory = bench.home.records.directory(RECORD)
     text = json.loads((directory / RECORD_FILE).read_text())
     if spoil == "torn":
@@ -180,9 +168,8 @@ def test_an_unconfirmed_handoff_is_retried_and_then_escalated(bench: RunHarness)
     assert deliver_record(bench, found, mute).waiting == done.waiting
     with pytest.raises(InputError, match=r'decision: .* \(for example {"decision": "retry"}\)$'):
         deliver_record(bench, found, mute, {"decision": "perhaps"})
-    done = deliver_record(
-        bench, found, scripted_model(UNDERSTOOD, FIX, DONE), {"decision": "retry", "reason": "now it can"}
-    )
+    answer = {"decision": "retry", "reason": "now it can"}
+    done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE), answer)
     assert done.handoff.state == "completed"
     with pytest.raises(NotWaitingError, match="does not wait for an answer"):
         deliver_record(bench, found, mute, {"decision": "retry"})
@@ -256,9 +243,8 @@ def test_a_roll_back_restores_checkpoint_and_sandbox_together(bench: RunHarness)
 def test_a_failed_rollback_changes_nothing(bench: RunHarness) -> None:
     found = offer_first_record(bench)
     deliver_record(bench, found, scripted_model(UNDERSTOOD, DONE))
-    archive = (
-        bench.home.records.directory(RECORD) / bench.home.records.load(RECORD).required_snapshot.location
-    )
+    records = bench.home.records
+    archive = records.directory(RECORD) / records.load(RECORD).required_snapshot.location
     whole = archive.read_bytes()
     archive.write_bytes(whole[:-20])
     with pytest.raises(RollbackError, match=RECORD):
@@ -276,12 +262,8 @@ def test_a_failed_rollback_changes_nothing(bench: RunHarness) -> None:
 @pytest.mark.slow
 def test_a_chain_is_rolled_back_in_reverse(bench: RunHarness) -> None:
     first = offer_first_record(bench)
-    passed = deliver_record(
-        bench,
-        first,
-        scripted_model(UNDERSTOOD, '<handoff to="writer">Too hard.</handoff>'),
-        offer_handoff=True,
-    )
+    model = scripted_model(UNDERSTOOD, '<handoff to="writer">Too hard.</handoff>')
+    passed = deliver_record(bench, first, model, offer_handoff=True)
     assert passed.handoff.state == "completed"
     assert passed.outcome is not None
     second = hand_over(bench.home, passed.outcome.records[-1], source="tester")
@@ -300,13 +282,8 @@ def test_a_handoff_cycle_without_progress_is_refused(bench: RunHarness) -> None:
     names = ["writer", "tester"]
     for turn in range(6):
         agent = names[(turn + 1) % 2]
-        done = deliver_record(
-            bench,
-            found,
-            scripted_model(UNDERSTOOD, "<handoff></handoff>"),
-            agent_name=agent,
-            offer_handoff=True,
-        )
+        model = scripted_model(UNDERSTOOD, "<handoff></handoff>")
+        done = deliver_record(bench, found, model, agent_name=agent, offer_handoff=True)
         if done.handoff.state == "rejected":
             break
         assert done.outcome is not None
@@ -352,16 +329,9 @@ def test_a_record_of_other_work_is_refused(bench: RunHarness, wrong: str) -> Non
     record = bench.home.records.load(RECORD)
     fields = {"task": record.task.id, "thread": record.thread_id}
     fields |= {"task": "another"} if wrong == "task" else {"thread": "another"}
-    found = handoffs.prepare(
-        bench.home.ledger,
-        record=RECORD,
-        digest=record.digest,
-        source="writer",
-        target="tester",
-        envelope=Envelope(source="writer", target="tester"),
-        by="writer",
-        **fields,
-    )
+    fields |= {"record": RECORD, "digest": record.digest, "source": "writer", "target": "tester"}
+    letter = Envelope(source="writer", target="tester")
+    found = handoffs.prepare(bench.home.ledger, envelope=letter, by="writer", **fields)
     model = scripted_model()
     done = deliver_record(bench, found, model)
     assert done.handoff.state == "rejected"
@@ -390,10 +360,8 @@ def test_an_escalation_alerts_once_before_the_supervisor_decides(
 def test_an_escalation_is_logged_by_default(bench: RunHarness, caplog: pytest.LogCaptureFixture) -> None:
     found = offer_first_record(bench)
     deliver_record(bench, found, scripted_model(*["?"] * 8))
-    assert (
-        f"handoff {found.id} from writer to tester is timed_out and needs a supervisor's decision"
-        in caplog.text
-    )
+    says = f"handoff {found.id} from writer to tester is timed_out and needs a supervisor's decision"
+    assert says in caplog.text
 
 
 @pytest.mark.slow
@@ -405,15 +373,11 @@ def test_two_handoffs_of_one_thread_have_one_taker(bench: RunHarness) -> None:
         deliver_record(bench, second, scripted_model(UNDERSTOOD, FIX, DONE), agent_name="other")
 
 
+SLOW_PLACES = ("confirm", "active", "acting", "completed")
+
+
 @pytest.mark.parametrize(
-    "where",
-    [
-        "accepted",
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in ("confirm", "active", "acting", "completed")
-        ),
-    ],
+    "where", ["accepted", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_PLACES)]
 )
 def test_a_killed_successor_resumes(bench: RunHarness, where: str) -> None:
     found = offer_first_record(bench)
@@ -471,13 +435,8 @@ def test_a_plain_resume_of_the_successor_works_too(bench: RunHarness) -> None:
     assert done.handoff.state == "active"
     assert done.outcome is not None
     assert done.outcome.stop_reason == "max_steps"
-    last = resume(
-        bench.home,
-        done.outcome.thread,
-        model=scripted_model(UNDERSTOOD, FIX, TEST, DONE),
-        sandbox=bench.spec,
-        points=(),
-    )
+    model = scripted_model(UNDERSTOOD, FIX, TEST, DONE)
+    last = resume(bench.home, done.outcome.thread, model=model, sandbox=bench.spec, points=())
     assert last.stop_reason == "finished"
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
 
@@ -529,11 +488,10 @@ def test_a_clock_jump_changes_only_reported_times(
     found, clock = offer_first_record(bench), bench.home.ledger.now
     monkeypatch.setattr(bench.home.ledger, "now", lambda connection: clock(connection) + by_s)
     problems = [each.problem for each in repair(bench.home)]
-    assert (
-        any("in the future" in each for each in problems)
-        if by_s < 0
-        else problems == ["tester did not confirm in time"]
-    )
+    if by_s < 0:
+        assert any("in the future" in each for each in problems)
+    else:
+        assert problems == ["tester did not confirm in time"]
     done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE))
     assert done.handoff.state == "completed"
     assert states(bench.home, found)[-3:] == ["accepted", "active", "completed"]
