@@ -30,7 +30,7 @@ _MIXED_PARTS = 20
 _LONG_MODULES = (
     "tests/evals/cluster/test_cluster.py",
     "tests/handoff/agents/test_contract.py",
-    "tests/sandbox/repository/test_random_repositories.py",
+    "tests/sandbox/test_random_repositories.py",
     "tests/evals/test_docker.py",
     "tests/test_examples.py",
     "tests/evals/test_interruptions.py",

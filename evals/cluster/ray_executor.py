@@ -15,10 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ray
-from ray.exceptions import NodeDiedError, ObjectLostError, TaskUnschedulableError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
 from langgraph_takeover.evals.cluster.artifacts import ArtifactStore, collect_versions
 from langgraph_takeover.evals.cluster.ray_tasks import (
     NODE_ERRORS,
@@ -46,6 +42,20 @@ from langgraph_takeover.handoff.records.record import NOTES_FILE
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 
+# Ray reads these when it is imported. Without them, it warns about variables that no sandbox has, and prints pages of a
+# lost node's log.
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
+try:
+    import ray
+    from ray.exceptions import NodeDiedError, ObjectLostError, TaskUnschedulableError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError as error:
+    raise RunUsageError(
+        "--executor ray: Ray is not installed (pip install 'langgraph-takeover[ray]')"
+    ) from error
+
 RESOURCE = "sandbox"
 """The Ray resource of a node that counts its parallel jobs."""
 NODE_LABEL = "ray.io/node-id"
@@ -72,18 +82,6 @@ class Node(NamedTuple):
 
 def connect(address: str) -> None:
     """Join the cluster as its driver. Raises RunUsageError."""
-    os.environ.setdefault(
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # else Ray warns about variables that no sandbox has
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # else Ray prints pages of a lost node's log
-    try:
-        import ray
-    except ImportError as error:
-        raise RunUsageError(
-            "--executor ray: Ray is not installed (pip install 'langgraph-takeover[ray]')"
-        ) from error
-
     disconnect()
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
@@ -101,8 +99,6 @@ def connect(address: str) -> None:
 
 
 def disconnect() -> None:
-    import ray
-
     ray.shutdown()
 
 
@@ -116,8 +112,6 @@ def _check_listener(address: str) -> None:
 
 def list_nodes() -> dict[str, Node]:
     """The living nodes that offer sandboxes, by id."""
-    import ray
-
     nodes = [
         Node(node["NodeID"], node["NodeManagerHostname"], int(node["Resources"].get(RESOURCE, 0)))
         for node in ray.nodes()
@@ -339,8 +333,6 @@ class RayExecutor:
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
         """Run the jobs, a window at a time. Ray moves the jobs of a lost node to another."""
-        import ray
-
         resources, retried = {RESOURCE: 1}, list(NODE_ERRORS)
         remote = ray.remote(num_cpus=0, resources=resources, max_retries=_RETRIES, retry_exceptions=retried)(
             run_job
@@ -415,8 +407,6 @@ class RayExecutor:
 
     def _withdraw_stranded_jobs(self) -> list[Job]:
         """The submitted jobs whose permitted nodes are all dead."""
-        import ray
-
         living = self._pool.living_nodes
         stranded = {ref: job for ref, (job, nodes) in self._active_jobs.items() if nodes.isdisjoint(living)}
         for reference in stranded:
@@ -426,7 +416,6 @@ class RayExecutor:
 
     def _finish(self, reference: Any, queue: deque[Job]) -> Iterator[Row]:
         """The row of a completed job, once all of its files have arrived."""
-        import ray
         from ray.exceptions import RayError, RayTaskError
 
         job, _ = self._active_jobs.pop(reference)
@@ -465,8 +454,6 @@ class RayExecutor:
 
     def _cancel(self, *, kill: bool) -> None:
         """End the running jobs, at once or after their current action."""
-        import ray
-
         references = [*self._active_jobs, *self._pool.pending_checks]
         if not references:
             return

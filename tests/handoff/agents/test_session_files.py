@@ -1,66 +1,153 @@
-"""Lines of JSON, ids, and names of session directories."""
+"""Sessions of external agents in a home directory, found by id."""
 
 from __future__ import annotations
 
-import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
-from langgraph_takeover.handoff.agents.native_sessions import (
-    derive_uuid,
-    has_results,
-    name_directory,
-    read_json_lines,
-    read_result_lines,
-    write_json_lines,
+import pytest
+
+from langgraph_takeover.handoff.agents.session_files import (
+    SessionError,
+    list_sessions,
+    open_session,
+    select_session,
 )
-from langgraph_takeover.testing.agents.pure import make_launch
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.trace.events import Trace
+
+from ...conftest import skip_missing
+
+ROOT = Path(__file__).parents[3]
+SESSIONS = Path(__file__).parent / "sessions"
+CODEX_IDS = ("01a213aa-7c9b-7000-8000-000000000001", "01a213aa-7c9b-7000-8000-000000000002")
+CLAUDE_ID = "f8b5ccff-2906-48c0-83fb-e97f693e1e53"
 
 
-def test_directories_have_claude_codes_names() -> None:
-    """Observed with Claude Code 2.1.197: it counts in UTF-16, and hashes what is longer than 200 characters."""
-    assert name_directory("/testbed") == "-testbed"
-    assert name_directory("/tmp/größe 😀 (x)/a.b_c") == "-tmp-gr--e-----x--a-b-c"
-    path = f"/tmp/größe 😀 (x)/{'long_name.' * 18}/work space"
-    name = f"-tmp-gr--e-----x--{'long-name-' * 18}-w"
-    assert name_directory(path, 200) == f"{name}-44nubt"
-    assert name_directory(path) == name_directory(path, 1000)
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with two sessions of Codex, one of Claude Code with a subagent, and one of Qwen Code, oldest first."""
+    for name in ("CODEX_HOME", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    files = {
+        f".codex/sessions/2026/01/02/rollout-2026-01-02T03-04-05-{CODEX_IDS[0]}.jsonl": "codex.jsonl",
+        f".codex/sessions/2026/01/03/rollout-2026-01-03T03-04-05-{CODEX_IDS[1]}.jsonl": "codex-compacted.jsonl",
+        f".claude/projects/-repo/{CLAUDE_ID}.jsonl": "claude-code.jsonl",
+        ".qwen/projects/-repo/chats/aaaa.jsonl": "qwen-code.jsonl",
+        ".claude/projects/-repo/agent-1234.jsonl": "claude-code.jsonl",
+    }
+    for number, (name, source) in enumerate(files.items()):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(SESSIONS / source, path)
+        os.utime(path, (1000 + number, 1000 + number))
+    return tmp_path
 
 
-def test_ids_depend_on_the_launch() -> None:
-    launch = make_launch()
-    assert derive_uuid(launch, "a") == derive_uuid(launch, "a")
-    assert (
-        len({derive_uuid(launch, "a"), derive_uuid(launch, "b"), derive_uuid(make_launch(message="x"), "a")})
-        == 3
+def test_by_id_prefix_and_latest(home: Path) -> None:
+    assert select_session("latest", home, ("codex",)).id == CODEX_IDS[1]
+    first = select_session(CODEX_IDS[0], home, ("codex",))
+    assert first.path is not None
+    assert first.path.parent.name == "02"
+    assert select_session("f8b5", home, ("claude-code",)).id == CLAUDE_ID
+    with open_session("latest", home, ("codex", "claude-code", "qwen-code")) as path:
+        assert path.stem == "aaaa"
+    assert [session.id for session in list_sessions("claude-code", home)] == [CLAUDE_ID]
+
+
+def test_the_newest_file_of_a_session_of_codex(home: Path) -> None:
+    """After a rewind, the session goes on in a file with a further id."""
+    name = f".codex/sessions/2026/01/04/rollout-2026-01-04T03-04-05-{CODEX_IDS[0]}_{CODEX_IDS[1]}.jsonl"
+    (home / name).parent.mkdir()
+    shutil.copy(SESSIONS / "codex-compacted.jsonl", home / name)
+    found = select_session(CODEX_IDS[0], home, ("codex",))
+    assert found.path == home / name
+    assert [each.id for each in list_sessions("codex", home)] == [CODEX_IDS[0], CODEX_IDS[1]]
+
+
+@pytest.mark.parametrize(
+    ("session", "agent", "message"),
+    [
+        (
+            "zzz",
+            "codex",
+            rf"session 'zzz' not found \(looked in .*\.codex; newest: {CODEX_IDS[1]} \(codex\), ",
+        ),
+        (
+            "01a2",
+            "codex",
+            rf"session '01a2' is ambiguous: {CODEX_IDS[1]} \(codex\), .* \(pass more of the id\)",
+        ),
+        ("", "codex", "session '' not found"),
+        ("../../etc/passwd", "qwen-code", "not found"),
+        (
+            "a",
+            "nope",
+            r"unknown agent 'nope' \(use codex, claude-code, qwen-code, gemini-cli, pi, .*, opencode\)",
+        ),
+    ],
+)
+def test_errors_are_one_line(home: Path, session: str, agent: str, message: str) -> None:
+    with pytest.raises(SessionError, match=message) as caught:
+        select_session(session, home, (agent,))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_home(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match=r"no session found \(looked in .*/\.codex\)"):
+        select_session("latest", tmp_path, ("codex",))
+
+
+def test_links_are_no_sessions(home: Path) -> None:
+    link = home / ".qwen" / "projects" / "-repo" / "chats" / "bbbb.jsonl"
+    link.symlink_to("/etc/passwd")
+    assert [session.id for session in list_sessions("qwen-code", home)] == ["aaaa"]
+
+
+def run_detect(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "evals.detect", *arguments],
+        cwd=ROOT,
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
-def test_lines_survive_any_text() -> None:
-    value = {"text": "\u2028 \x85 \n \0 ü"}
-    text = write_json_lines([value, {"lone": "\ud800"}])
-    assert text.encode()
-    assert list(read_json_lines(text)) == [value, {"lone": "?"}]
+@pytest.mark.slow
+def test_detect_finds_a_session(home: Path) -> None:
+    done = run_detect(home, "--session", "f8b5", "--json")
+    assert '"format": "claude-code"' in done.stdout
+    assert "first_source_edit" in done.stdout
+    missing = run_detect(home, "--session", "nope", "--agent", "codex")
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("error: --session: session 'nope' not found (looked in ")
+    assert len(missing.stderr.splitlines()) == 1
 
 
-def test_broken_lines_are_left_out() -> None:
-    assert list(read_json_lines('warning\n{"a": 1}\n[1]\n{"b": ' + "[" * 100_000 + '\n{"c"')) == [{"a": 1}]
+def test_other_directories_by_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".codex").rename(home / "elsewhere")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("CODEX_HOME", str(home / "elsewhere"))
+    with open_session(CODEX_IDS[0], home, ("codex",)) as path:
+        assert path.is_relative_to(home / "elsewhere")
 
 
-def test_a_result_needs_a_line_of_its_own() -> None:
-    call, result = json.dumps({"id": "call_1"}), json.dumps({"tool_use_id": "call_1"})
-    assert not has_results(f"{call}\n", ["call_1"])
-    assert not has_results(f"{call}\n{json.dumps({'tool_use_id': 'call_11'})}\n", ["call_1"])
-    assert has_results(f"{call}\n{result}\n", ["call_1"])
-    assert has_results("", [])
-
-
-def test_a_run_is_complete_if_its_last_line_says_so() -> None:
-    done = (
-        '{"type": "result", "subtype": "success", "is_error": false, "result": "Done.", "session_id": "a-1"}'
+@pytest.mark.slow
+def test_opencode_exports_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("opencode") is None:
+        skip_missing("opencode is not on PATH (make agents installs it into .agents)")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OPENCODE_DISABLE_MODELS_FETCH", "1")
+    subprocess.run(
+        ["opencode", "import", str(SESSIONS / "opencode.json")], check=True, cwd=tmp_path, timeout=120
     )
-    failed = '{"type": "result", "subtype": "success", "is_error": true, "result": "API Error: 400", "session_id": "a-1"}'
-    assert read_result_lines(done, 0).is_complete
-    assert read_result_lines(done, 0).message == "Done."
-    assert read_result_lines(done, 0).session_id == "a-1"
-    assert not read_result_lines(done, 137).is_complete
-    assert not read_result_lines(failed, 1).is_complete
-    assert not read_result_lines(done + '\n{"type": "user"}', None).is_complete
+    with open_session("latest", tmp_path, ("opencode",)) as path:
+        (trace,) = read_traces(path)
+        assert isinstance(trace, Trace)
+        assert trace.format == "opencode"
+    assert not path.exists()

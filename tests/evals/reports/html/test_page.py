@@ -126,7 +126,7 @@ def texts(page: Page, selector: str) -> list[str]:
 
 def address(results: Results, number: int = 0) -> str:
     row = results.takeovers[number]
-    return f"#point={row['record_id']}&run={row['view']}/{row['successor']}/{row['repeat']}"
+    return f"#point={row.record_id}&run={row.view}/{row.successor}/{row.repeat}"
 
 
 def test_the_page_opens_from_disk_and_shows_the_run(browser: Browser, page_file: Path) -> None:
@@ -211,7 +211,7 @@ def test_every_event_is_a_mark_of_its_measured_class(
 
 @pytest.mark.slow
 def test_marks_show_edits_results_and_refusals(browser: Browser, page_file: Path, results: Results) -> None:
-    longest = max(range(len(results.takeovers)), key=lambda number: results.takeovers[number]["events"])
+    longest = max(range(len(results.takeovers)), key=lambda number: results.takeovers[number].events or 0)
     with open_page(browser, page_file, address(results, longest)) as (page, _, _):
         timeline = page.locator(".timeline.chosen")
         assert timeline.locator(".is-edit").count() == 1
@@ -238,7 +238,7 @@ def test_a_click_opens_an_event(browser: Browser, page_file: Path, results: Resu
     number = next(
         n
         for n, row in enumerate(results.takeovers)
-        if row["events"] == len(SUCCESSOR) and row["point"] == "first_validation"
+        if row.events == len(SUCCESSOR) and row.point == "first_validation"
     )
     with open_page(browser, page_file, address(results, number)) as (page, _, _):
         page.locator(".timeline.chosen [data-event='9']").click()
@@ -265,13 +265,13 @@ def test_a_takeover_shows_the_messages_of_its_view(
         row = results.takeovers[number]
         record = results.load_record(row)
         assert record is not None
-        full_view = "".join(message.text for message in find_view(row["view"])(record))
+        full_view = "".join(message.text for message in find_view(row.view)(record))
         with open_page(browser, page_file, address(results, number)) as (page, _, _):
             texts_shown = page.locator(".message pre").evaluate_all(
                 "all => all.map((pre) => pre.textContent)"
             )
             left = texts(page, ".message .cut")
-        if row["view"] == "trace":
+        if row.view == "trace":
             assert full_view.startswith("".join(texts_shown[:2])[:-1])
             assert full_view.endswith(texts_shown[-1])
             last = record.point.event_index
@@ -458,9 +458,9 @@ def test_a_page_of_a_single_takeover(browser: Browser, tmp_path: Path) -> None:
 def test_failed_takeovers_and_unknown_points_are_explained(
     browser: Browser, results: Results, tmp_path: Path
 ) -> None:
-    fields = ("record_id", "view", "successor", "repeat", "task_id", "trace", "out")
-    failed = {name: results.takeovers[1][name] for name in fields}
-    failed |= {"outcome": "infrastructure_failure", "resolved": None, "detail": "the endpoint is gone"}
+    failed = results.takeovers[1].model_copy(
+        update={"outcome": "infrastructure_failure", "resolved": None, "detail": "the endpoint is gone"}
+    )
     rows = (results.takeovers[0], failed, *results.takeovers[2:])
     write_page(tmp_path / "report.html", results._replace(takeovers=rows), [], [])
     with open_page(browser, tmp_path / "report.html", "#point=nowhere") as (page, _, _):

@@ -20,7 +20,7 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 from langgraph_takeover.sandbox.repository import head_commit, merge, patch_since
 
-from ...random_examples import examples
+from ..random_examples import examples
 
 Files = dict[str, tuple[str, bytes]]
 

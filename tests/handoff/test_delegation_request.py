@@ -24,7 +24,7 @@ from langgraph_takeover.handoff.trace.events import Event, FileRead
 from langgraph_takeover.handoff.views import find_view
 from langgraph_takeover.sandbox.interface import FileAccessError, FileChange
 
-from ..trace.test_conversation import record
+from .trace.test_conversation import record
 
 TASK = TaskBrief(
     id="t", prompt="Make `double` double.", base_commit="c", base_directories=("pkg",), workspace="/w"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.delegation_selection import is_shown_whole, list_excerpts, measure_excerpts
 
-from ...random_examples import examples
+from ..random_examples import examples
 
 HEAD = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n"
 

@@ -25,8 +25,8 @@ from langgraph_takeover.graph.studio_factory import (
 )
 from langgraph_takeover.nodes.state import AgentState
 
-from ...nodes.tools.test_custom import textual
-from ..conftest import DONE, EDIT, SHOW, RunHarness, get_shown_lines, scripted_model
+from ..nodes.tools.test_custom import textual
+from .conftest import DONE, EDIT, SHOW, RunHarness, get_shown_lines, scripted_model
 
 
 class TaskForm(BaseModel):

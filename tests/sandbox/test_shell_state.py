@@ -35,7 +35,7 @@ from langgraph_takeover.sandbox.shell_state import (
 from langgraph_takeover.sandbox.snapshots import bases
 from langgraph_takeover.testing.sandboxes.kit import Kit, check_output, run
 
-from ..conftest import open_kit
+from .conftest import open_kit
 
 SPOIL = "$(touch {0}) `touch {0}`; touch {0}; a[$(touch {0})] ]=x) ' \" \n touch {0} \\"
 

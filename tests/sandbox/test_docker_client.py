@@ -29,7 +29,7 @@ from langgraph_takeover.sandbox.interface import (
 from langgraph_takeover.sandbox.snapshots import transfer
 from langgraph_takeover.testing.sandboxes import check_output
 
-from ...conftest import skip_missing
+from ..conftest import skip_missing
 
 OWNER = "test-daemon"
 PASSWD = "test -e /etc/passwd || echo gone"

@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.trace.events import Event, apply_changes, comput
 from langgraph_takeover.handoff.views import VIEWS, Recipient, find_view
 from langgraph_takeover.sandbox.interface import FileChange
 
-from ..test_views import FAILED, PASSED, TASK, record
+from .test_views import FAILED, PASSED, TASK, record
 
 TEST = "python -m unittest"
 
