@@ -19,9 +19,9 @@ from langgraph_takeover.sandbox.interface import FileChange
 
 from ..command_line import call_main
 from ..handoff.readers.atif_examples import EXAMPLES
+from ..handoff.readers.session_rows import mini_run
 from ..harbor import Harbor, create_environment
 from .models.test_replay import RECORDINGS
-from .test_detect import recording
 
 pytestmark = pytest.mark.slow
 STEPS = (("ls", 0, "src"), ("sed -i 's/a/b/' src/x.py", 0, ""), ("pytest -q", 1, "1 failed in 0.10s"))
@@ -65,7 +65,7 @@ def test_the_validator_refuses_own_fields_outside_extra(harbor: Harbor, tmp_path
 
 def test_recordings_of_every_format(harbor: Harbor, tmp_path: Path) -> None:
     newer = {**RECORDINGS["swe-agent 1"], "replay_config": "{}"}
-    recorded = {**RECORDINGS, "mini v1": recording(*STEPS), "swe-agent 1": newer}
+    recorded = {**RECORDINGS, "mini v1": mini_run(*STEPS), "swe-agent 1": newer}
     directory = write(tmp_path / "in", recorded)
     for agent in {*AGENTS} - {"aider"}:  # whose histories are Markdown
         (path,) = SESSIONS.glob(f"{agent}.*")
@@ -109,7 +109,7 @@ def test_traces_and_records_of_a_run(harbor: Harbor, complete_run: Path, tmp_pat
 
 def build_chain(tmp_path: Path) -> list[Trace]:
     """Three takeovers in a row, and a second successor of the first trace."""
-    (tmp_path / "run.json").write_text(json.dumps(recording(*STEPS)))
+    (tmp_path / "run.json").write_text(json.dumps(mini_run(*STEPS)))
     (base,) = read_traces(tmp_path / "run.json")
     assert isinstance(base, Trace)
     point = detectors.list_points(base.events, base.base_directories)[0]

@@ -22,7 +22,7 @@ from langgraph_takeover.handoff.trace.events import Trace
 from ...conftest import skip_missing
 
 ROOT = Path(__file__).parents[3]
-SESSIONS = Path(__file__).parent / "sessions"
+SESSIONS = Path(__file__).parents[1] / "readers" / "sessions"
 CODEX_IDS = ("01a213aa-7c9b-7000-8000-000000000001", "01a213aa-7c9b-7000-8000-000000000002")
 CLAUDE_ID = "f8b5ccff-2906-48c0-83fb-e97f693e1e53"
 

@@ -37,8 +37,9 @@ def test_a_full_disk_is_reported_with_what_it_killed(tmp_path: Path) -> None:
     make_repository(tmp_path / "repository")
     with sandbox.start(SandboxSpec(backend="host", directory=tmp_path / "repository", disk_mb=20)) as box:
         pid = execute(box, "sleep 300 & echo $!")[-1]
-        fill = "for i in 1 2 3; do head -c 15M /dev/zero >fill-$i; done"
-        assert execute(box, fill) == [
+        # It waits for the watch, which looks at the disk now and then.
+        fill = "for i in 1 2 3; do head -c 15M /dev/zero >fill-$i; done; sleep 60"
+        assert execute(box, fill)[:3] == [
             "[the command ended without an exit code]",
             "[stopped: the sandbox's files exceed its disk limit; everything that ran was killed; delete files first]",
             f"[also killed: sleep 300 (pid {pid})]",
