@@ -33,11 +33,12 @@ KEY, TOKEN = "sk-canary-0123456789", 'canary\\two "$9'
 MADE_UP = "ghp_" + "c4n4ry" * 6
 ENVIRONMENT = {"OPENAI_API_KEY": KEY, "OTHER_SERVICE_TOKEN": TOKEN}
 SPELT = [
-    base64.b64encode(base64.b64encode(f"Bearer {KEY}".encode())).decode(),
-    KEY.encode().hex(":"),
-    KEY[::-1],
+    base64.b64encode(f"Bearer {KEY}".encode()).decode(),
+    KEY.encode().hex(),
+    KEY.encode().hex().upper(),
     "".join(f"%{ord(letter):02x}" for letter in KEY),
 ]
+"""Encodings that are found (docs/security.md)."""
 SAYS = f"I use {KEY} and {TOKEN}; as a header {base64.b64encode(f'me:{KEY}'.encode()).decode()}, or {' or '.join(SPELT)}. "
 COMMAND = f"""echo '{KEY}' > found.txt; export HELD='{TOKEN}'; kept() {{ echo '{KEY}'; }}
 echo {MADE_UP} > made_up.txt; cat found.txt made_up.txt; echo "$HELD"; cat > "named {KEY}" <<< "$HELD"
