@@ -248,7 +248,7 @@ def test_copilot_cli_rare_events() -> None:
     def event(kind: str, **data: Any) -> Row:
         return {"type": kind, "id": "e", "parentId": None, "data": data}
 
-    def done(call_id: str, content: str, **data: Any) -> Row:
+    def complete_call(call_id: str, content: str, **data: Any) -> Row:
         result = {"success": True, "result": {"content": content}}
         return event("tool.execution_complete", toolCallId=call_id, **result, **data)
 
@@ -259,12 +259,13 @@ def test_copilot_cli_rare_events() -> None:
         event("user.message", content="Fix it.", attachments=[{"type": "file", "displayName": "plan.png"}]),
         event("user.message", content="Load the skill.", source="skill-pdf"),
         event("assistant.message", content="", toolRequests=requests),
-        event("tool.execution_start", toolCallId="c", toolName="apply_patch", arguments=patch), done("c", "Modified a.py"),
+        event("tool.execution_start", toolCallId="c", toolName="apply_patch", arguments=patch),
+        complete_call("c", "Modified a.py"),
         event("tool.execution_start", toolCallId="s", toolName="bash", arguments={"command": "rm x"}, parentToolCallId="t"),
         event("tool.execution_start", toolCallId="c", toolName="bash", arguments={"command": "make"}),
-        done("c", "no rule\n<exited with exit code 2>"),
+        complete_call("c", "no rule\n<exited with exit code 2>"),
         event("tool.execution_start", toolCallId="v", toolName="view", arguments={"path": "/w/a.py", "view_range": [4, 5]}),
-        done("v", "four\nfive"),
+        complete_call("v", "four\nfive"),
     ])  # fmt: skip
     assert trace.task == "Fix it.\n[attached: plan.png]"
     assert list_edits(trace) == [["a.py"]]
