@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -128,18 +129,20 @@ class Ray:
         own = self._directory / name
         own.mkdir()
         clean = {key: value for key, value in os.environ.items() if not key.startswith("OPENAI_")}
-        process = subprocess.Popen(
-            [*prefix, str(_RAY), "start", *options, *_LITTLE],
-            env=clean | {"TMPDIR": str(own), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"} | (env or {}),
-            cwd=own,
-            stdout=subprocess.DEVNULL,
-            stderr=(own / "stderr").open("w"),
-            text=True,
-            start_new_session=True,
-        )
-        self._started.append(Started(process, own))
-        # Start one after another, because two at once choose the same ports.
-        assert process.wait(120) == 0, (own / "stderr").read_text()
+        # Start one after another, because two at once choose the same ports; also those of another worker's cluster.
+        with Path(tempfile.gettempdir(), "takeover-tests-ray.lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            process = subprocess.Popen(
+                [*prefix, str(_RAY), "start", *options, *_LITTLE],
+                env=clean | {"TMPDIR": str(own), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"} | (env or {}),
+                cwd=own,
+                stdout=subprocess.DEVNULL,
+                stderr=(own / "stderr").open("w"),
+                text=True,
+                start_new_session=True,
+            )
+            self._started.append(Started(process, own))
+            assert process.wait(120) == 0, (own / "stderr").read_text()
         return self._started[-1]
 
     def stop(self) -> None:
@@ -254,24 +257,25 @@ def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.T
         head.node("other", PYTHONPATH=_another_version_of("langgraph", directory / "packages")),
         head.node("apart", *_with_nothing_at(store)),
     ]
-    process = start_takeover(
-        *SMALL,
-        *isolated_sandbox_options(),
-        *head.arguments("--artifact-store", f"file://{store}"),
-        "--out",
-        out,
-    )
-    # Only takeovers follow, at first one per node, and they take long enough to be interrupted.
-    wait_for(lambda: read_journal_rows(out, "notes") != [], process)
-    wait_for(lambda: are_suspended_at_work(store, two[0], third), process)
-    third.kill()
-    for job in (
-        two[0].list_jobs() + third.list_jobs()
-    ):  # a suspended process does not notice the loss of its node
-        os.kill(job, signal.SIGKILL)
-    _, errors = process.communicate(timeout=400)
-    for each in bad:
-        each.kill()
+    try:
+        process = start_takeover(
+            *SMALL,
+            *isolated_sandbox_options(),
+            *head.arguments("--artifact-store", f"file://{store}"),
+            "--out",
+            out,
+        )
+        # Only takeovers follow, at first one per node, and they take long enough to be interrupted.
+        wait_for(lambda: read_journal_rows(out, "notes") != [], process)
+        wait_for(lambda: are_suspended_at_work(store, two[0], third), process)
+        jobs = two[0].list_jobs() + third.list_jobs()
+        third.kill()
+        for job in jobs:  # a suspended process does not notice the loss of its node
+            os.kill(job, signal.SIGKILL)
+        _, errors = process.communicate(timeout=400)
+    finally:
+        for each in (third, *bad):
+            each.kill()
     return Eventful(out, process.returncode, errors.splitlines(), bad, store)
 
 
