@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from langgraph_takeover.base.takeover_error import TakeoverError
-from langgraph_takeover.base.telemetry import ActiveSpan
 from langgraph_takeover.graph.agent import Graph
 from langgraph_takeover.graph.checkpoints.inspection import (
     CheckpointInfo,
@@ -33,6 +31,7 @@ from langgraph_takeover.graph.runs.argument_checks import (
 )
 from langgraph_takeover.graph.runs.stop_requests import drain_on_sigterm
 from langgraph_takeover.graph.runs.thread_graphs import (
+    GraphCall,
     ThreadGraphs,
     add_traceparent,
     describe_outcome,
@@ -70,139 +69,6 @@ def _silence_late_nodes() -> Iterator[None]:
         logger.removeFilter(is_wanted)
 
 
-class GraphCall(NamedTuple):
-    """A call of one of a thread's graphs."""
-
-    kind: GraphKind
-    input: Any
-    config: RunnableConfig
-    context: AgentContext
-    releases_name: bool = False
-    """Whether the thread's name becomes free again if the start fails before the sandbox opens."""
-
-    @property
-    def task_id(self) -> str | None:
-        task = self.input.get("task") if isinstance(self.input, dict) else None
-        return task["id"] if task else None
-
-
-class GraphRunner:
-    """Runs the graphs of a thread under its lease."""
-
-    def __init__(
-        self,
-        session: Session,
-        saver: Saver,
-        on_progress: ProgressCallback | None,
-        find_graph: Callable[[GraphKind], Graph],
-    ) -> None:
-        self._session = session
-        self._saver = saver
-        self._on_progress = on_progress
-        self._find_graph = find_graph
-        self._control: RunControl | None = None
-        self._is_draining = False
-
-    def drain(self) -> None:
-        """Stop after the current node, now or as soon as a graph runs."""
-        self._is_draining = self._session.stop.cancellation.ends_waits = True
-        if self._control is not None:
-            self._control.request_drain("drained")
-
-    def run(self, call: GraphCall) -> Outcome:
-        """Run a graph until it ends, waits or stops."""
-        with start_run_span(call.context, call.kind, call.task_id) as span:
-            before = self._link_earlier_run(span, call)
-            try:
-                outcome = self._run_to_outcome(call)
-            except Exception:
-                self._release_name(call)
-                raise
-            describe_outcome(span, outcome, before)
-        return outcome
-
-    async def arun(self, call: GraphCall) -> Outcome:
-        """Like `run`, in an event loop. A cancelled task ends the run at once; it can be resumed."""
-        workers = self._session.workers
-        with start_run_span(call.context, call.kind, call.task_id) as span:
-            before = await workers.run("lifecycle", lambda: self._link_earlier_run(span, call))
-            try:
-                outcome = await self._arun_to_outcome(call)
-            except Exception:
-                await workers.run("lifecycle", lambda: self._release_name(call))
-                raise
-            describe_outcome(span, outcome, before)
-        return outcome
-
-    def _link_earlier_run(self, span: ActiveSpan, call: GraphCall) -> Any:
-        return link_earlier_run(span, self._saver, call.context, call.input, call.config)
-
-    def _run_to_outcome(self, call: GraphCall) -> Outcome:
-        graph, values, control = self._find_graph(call.kind), None, self._start_control()
-        with drain_on_sigterm(control, self._session.stop.cancellation), self._session.explain_fencing():
-            with self._explain_stop(), _silence_late_nodes():
-                # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
-                for mode, update in graph.stream(**self._stream_options(call, control)):
-                    values = self._report(mode, update, values)
-            return self._build_outcome(graph, call, values)
-
-    async def _arun_to_outcome(self, call: GraphCall) -> Outcome:
-        graph, values, control = self._find_graph(call.kind), None, self._start_control()
-        with self._session.explain_fencing():
-            with self._explain_stop():
-                async for mode, update in graph.astream(**self._stream_options(call, control)):
-                    values = self._report(mode, update, values)
-            last = values
-            return await self._session.workers.run(
-                "lifecycle", lambda: self._build_outcome(graph, call, last)
-            )
-
-    def _start_control(self) -> RunControl:
-        self._control = RunControl()
-        stop = self._session.stop
-        stop.cancellation.ends_waits = self._is_draining or stop.mode is not None
-        if self._is_draining:
-            self._control.request_drain("drained")
-        return self._control
-
-    @contextlib.contextmanager
-    def _explain_stop(self) -> Iterator[None]:
-        """End the block without an error if the run was drained or stopped."""
-        with contextlib.suppress(GraphDrained, RunStoppedError), self._session.stop.explain():
-            yield
-
-    def _stream_options(self, call: GraphCall, control: RunControl) -> dict[str, Any]:
-        return {
-            "input": call.input,
-            "config": add_traceparent(call.config),
-            "context": call.context,
-            "stream_mode": ["values", "custom"] if self._on_progress else ["values"],
-            # "sync": a step and its effect on the sandbox are durable before the next step begins.
-            "durability": "sync",
-            "control": control,
-        }
-
-    def _report(self, mode: Any, update: Any, values: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return the last state, after reporting progress."""
-        if mode == "custom" and self._on_progress is not None:
-            self._on_progress(cast(Progress, update))
-            return values
-        return cast(dict[str, Any], update)
-
-    def _build_outcome(self, graph: Graph, call: GraphCall, values: dict[str, Any] | None) -> Outcome:
-        self._session.stop.finish()
-        if values is None:  # no node has run
-            values = cast(dict[str, Any], graph.get_state(call.config).values)
-        interrupts = values.pop("__interrupt__", ())
-        return build_outcome(self._session, cast(AgentState, values), interrupts)
-
-    def _release_name(self, call: GraphCall) -> None:
-        with contextlib.suppress(TakeoverError):
-            stored = self._saver.get_tuple(call.config) if call.releases_name else None
-            if stored is not None and "sandbox_state" not in stored.checkpoint["channel_values"]:
-                self._saver.delete_thread(self._session.thread)
-
-
 _FINAL_STOP_REASONS = ("finished", "refused", "unconfirmed")
 
 
@@ -230,12 +96,18 @@ class Run(ThreadGraphs):
         on_progress: ProgressCallback | None,
     ) -> None:
         super().__init__(home, session, saver, context, on_progress)
-        self._runner = GraphRunner(session, saver, on_progress, self._graph)
+        self._control: RunControl | None = None
+        self._is_draining = False
         session.stop.on_stop = self.drain
 
     def drain(self) -> None:
-        """Stop after the current node. Safe to call from another thread; `home.stop` does it from any process."""
-        self._runner.drain()
+        """Stop after the current node; a run that begins later stops as it begins. Safe to call from another thread.
+
+        `home.stop` does it from any process.
+        """
+        self._is_draining = self.session.stop.cancellation.ends_waits = True
+        if self._control is not None:
+            self._control.request_drain("drained")
 
     def state(self) -> AgentState | None:
         """Return the graph state of the newest checkpoint; None if nothing has run."""
@@ -260,7 +132,7 @@ class Run(ThreadGraphs):
 
         Raises InputError, ThreadExistsError, ModelError, SandboxUnavailableError and FencedError.
         """
-        return self._runner.run(self._prepare_start(task_id, prompt))
+        return self._run(self._prepare_start(task_id, prompt))
 
     async def astart(self, task_id: str, prompt: str) -> Outcome:
         """Like `start`, in an event loop, which awaits the model; all other work runs in the home's threads.
@@ -292,7 +164,7 @@ class Run(ThreadGraphs):
         `continuation` is not a view: the predecessor's own agent resumes its conversation at the record's checkpoint, with
         the settings of this run. Raises RecordError, UnknownViewError, SnapshotCorruptError, and what `start` raises.
         """
-        return self._runner.run(self._prepare_takeover(record_id, view))
+        return self._run(self._prepare_takeover(record_id, view))
 
     async def atake_over(self, record_id: str, view: TakeoverView | None = None) -> Outcome:
         """Like `take_over`, in an event loop: see `astart`."""
@@ -316,7 +188,7 @@ class Run(ThreadGraphs):
         Raises HandoffNotFoundError; IllegalTransitionError or HandedOverError if another agent was faster; and what
         `take_over` raises.
         """
-        return self._runner.run(self._prepare_receipt(handoff_id))
+        return self._run(self._prepare_receipt(handoff_id))
 
     async def areceive(self, handoff_id: str) -> Outcome:
         """Like `receive`, in an event loop: see `astart`."""
@@ -344,7 +216,7 @@ class Run(ThreadGraphs):
         checkpoint with a snapshot), SnapshotCorruptError, CheckpointCorruptError, and what `start` raises.
         """
         prepared = self._prepare_resume(answer, checkpoint, go_back=go_back)
-        return self._runner.run(prepared) if isinstance(prepared, GraphCall) else prepared
+        return self._run(prepared) if isinstance(prepared, GraphCall) else prepared
 
     async def aresume(
         self,
@@ -386,7 +258,7 @@ class Run(ThreadGraphs):
 
     async def _run_prepared(self, prepare: Callable[[], GraphCall | Outcome]) -> Outcome:
         prepared = await self.session.workers.run("lifecycle", prepare)
-        return await self._runner.arun(prepared) if isinstance(prepared, GraphCall) else prepared
+        return await self._arun(prepared) if isinstance(prepared, GraphCall) else prepared
 
     def update_state(
         self, values: dict[str, Any], *, checkpoint: str | None = None, as_node: str = "think"
@@ -462,3 +334,91 @@ class Run(ThreadGraphs):
         """Delete the thread's snapshots to free disk space; records stay. The thread can no longer be resumed."""
         self.session.forget_snapshots()
         self.home.remove_unused_snapshots()
+
+    def _run(self, call: GraphCall) -> Outcome:
+        """Run a graph until it ends, waits or stops."""
+        with start_run_span(call) as span:
+            before = link_earlier_run(span, self._saver, call)
+            try:
+                outcome = self._run_to_outcome(call)
+            except Exception:
+                self._release_name(call)
+                raise
+            describe_outcome(span, outcome, before)
+        return outcome
+
+    async def _arun(self, call: GraphCall) -> Outcome:
+        """Like `_run`, in an event loop. A cancelled task ends the run at once; it can be resumed."""
+        workers = self.session.workers
+        with start_run_span(call) as span:
+            before = await workers.run("lifecycle", lambda: link_earlier_run(span, self._saver, call))
+            try:
+                outcome = await self._arun_to_outcome(call)
+            except Exception:
+                await workers.run("lifecycle", lambda: self._release_name(call))
+                raise
+            describe_outcome(span, outcome, before)
+        return outcome
+
+    def _run_to_outcome(self, call: GraphCall) -> Outcome:
+        graph, values, control = self._graph(call.kind), None, self._start_control()
+        with drain_on_sigterm(control, self.session.stop.cancellation), self.session.explain_fencing():
+            with self._explain_stop(), _silence_late_nodes():
+                # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
+                for mode, update in graph.stream(**self._stream_options(call, control)):
+                    values = self._report(mode, update, values)
+            return self._build_outcome(graph, call, values)
+
+    async def _arun_to_outcome(self, call: GraphCall) -> Outcome:
+        graph, values, control = self._graph(call.kind), None, self._start_control()
+        with self.session.explain_fencing():
+            with self._explain_stop():
+                async for mode, update in graph.astream(**self._stream_options(call, control)):
+                    values = self._report(mode, update, values)
+            last = values
+            return await self.session.workers.run("lifecycle", lambda: self._build_outcome(graph, call, last))
+
+    def _start_control(self) -> RunControl:
+        self._control = RunControl()
+        stop = self.session.stop
+        stop.cancellation.ends_waits = self._is_draining or stop.mode is not None
+        if self._is_draining:
+            self._control.request_drain("drained")
+        return self._control
+
+    @contextlib.contextmanager
+    def _explain_stop(self) -> Iterator[None]:
+        """End the block without an error if the run was drained or stopped."""
+        with contextlib.suppress(GraphDrained, RunStoppedError), self.session.stop.explain():
+            yield
+
+    def _stream_options(self, call: GraphCall, control: RunControl) -> dict[str, Any]:
+        return {
+            "input": call.input,
+            "config": add_traceparent(call.config),
+            "context": call.context,
+            "stream_mode": ["values", "custom"] if self._on_progress else ["values"],
+            # "sync": a step and its effect on the sandbox are durable before the next step begins.
+            "durability": "sync",
+            "control": control,
+        }
+
+    def _report(self, mode: Any, update: Any, values: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return the last state, after reporting progress."""
+        if mode == "custom" and self._on_progress is not None:
+            self._on_progress(cast(Progress, update))
+            return values
+        return cast(dict[str, Any], update)
+
+    def _build_outcome(self, graph: Graph, call: GraphCall, values: dict[str, Any] | None) -> Outcome:
+        self.session.stop.finish()
+        if values is None:  # no node has run
+            values = cast(dict[str, Any], graph.get_state(call.config).values)
+        interrupts = values.pop("__interrupt__", ())
+        return build_outcome(self.session, cast(AgentState, values), interrupts)
+
+    def _release_name(self, call: GraphCall) -> None:
+        with contextlib.suppress(TakeoverError):
+            stored = self._saver.get_tuple(call.config) if call.releases_name else None
+            if stored is not None and "sandbox_state" not in stored.checkpoint["channel_values"]:
+                self._saver.delete_thread(self.session.thread)

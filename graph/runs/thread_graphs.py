@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
@@ -51,6 +51,22 @@ class GraphOptions(TypedDict):
 @cache
 def _compile_once(build: Callable[[], Graph]) -> Graph:
     return build()
+
+
+class GraphCall(NamedTuple):
+    """A call of one of a thread's graphs."""
+
+    kind: GraphKind
+    input: Any
+    config: RunnableConfig
+    context: AgentContext
+    releases_name: bool = False
+    """Whether the thread's name becomes free again if the start fails before the sandbox opens."""
+
+    @property
+    def task_id(self) -> str | None:
+        task = self.input.get("task") if isinstance(self.input, dict) else None
+        return task["id"] if task else None
 
 
 class ThreadGraphs:
@@ -208,16 +224,17 @@ _TRACEPARENT = "traceparent"
 
 
 @builds_span
-def start_run_span(context: AgentContext, kind: GraphKind, task_id: str | None = None) -> ActiveSpan:
+def start_run_span(call: GraphCall) -> ActiveSpan:
     """Return the span `invoke_agent` of a run. Spans inside name its thread as their conversation."""
-    thread, name = context.session.thread, "team" if kind == "team" else context.name
+    context = call.context
+    thread, name = context.session.thread, "team" if call.kind == "team" else context.name
     attributes = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": name,
         "gen_ai.provider.name": find_provider(context.model),
         "gen_ai.request.model": find_model_name(context.model),
-        "takeover.graph": kind,
-        "takeover.task": task_id,
+        "takeover.graph": call.kind,
+        "takeover.task": call.task_id,
     }
     inherited = {"gen_ai.conversation.id": thread, "takeover.thread": thread}
     return start_span(f"invoke_agent {name}", {**attributes, **inherited}, inherited=inherited)
@@ -231,18 +248,16 @@ def add_traceparent(config: RunnableConfig) -> RunnableConfig:
     return {**config, "metadata": {**config.get("metadata", {}), _TRACEPARENT: traceparent}}
 
 
-def link_earlier_run(
-    span: ActiveSpan, saver: Saver, context: AgentContext, graph_input: Any, config: RunnableConfig
-) -> Spending:
+def link_earlier_run(span: ActiveSpan, saver: Saver, call: GraphCall) -> Spending:
     """Link the run that wrote the checkpoint, or the predecessor's; return the thread's spending before this run."""
     # What cannot be read here is reported by the graph itself.
     with ObserverErrors("telemetry"), contextlib.suppress(TakeoverError):
-        if span.is_recording and (stored := saver.get_tuple(config)) is not None:
+        if span.is_recording and (stored := saver.get_tuple(call.config)) is not None:
             _link_checkpoint(span, saver, stored)
             spent: Spending = stored.checkpoint["channel_values"].get("spent", NO_SPENDING)
             return spent
-        if span.is_recording and isinstance(graph_input, dict):
-            _link_predecessor(span, saver, context, graph_input)
+        if span.is_recording and isinstance(call.input, dict):
+            _link_predecessor(span, saver, call.context, call.input)
     return NO_SPENDING
 
 
