@@ -27,6 +27,7 @@ SHARED_DIRECTORY = Path(__file__).parents[2] / "shared"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
 _SLOW_TIMEOUT_S = 600
 _MIXED_PARTS = 20
+_LEAST_DRAWN = 3
 _LONG_MODULES = (
     "tests/evals/cluster/test_cluster.py",
     "tests/handoff/agents/test_contract.py",
@@ -85,16 +86,28 @@ def _mark_further_cases(items: list[pytest.Item]) -> None:
 
 
 def _draw_cases(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Leave, of the slow cases of each test with the mark `sampled(N)`, the N that the seed draws; without a seed, all."""
+    """Leave, of each test's slow cases, those that the seed draws; without a seed, all.
+
+    These are as many as its mark `sampled(N)` says, else as many as the first tier runs by `cases(N)`, but at least three.
+    """
     groups = defaultdict(list)
     for item in items:
-        if SEED is not None and item.get_closest_marker("sampled") and item.get_closest_marker("slow"):
+        if SEED is not None and item.get_closest_marker("slow") and _count_drawn(item) is not None:
             groups[item.nodeid.partition("[")[0]].append(item)
     left_out = set()
     for name, group in groups.items():
-        marker = group[0].get_closest_marker("sampled")
-        left_out |= {*group} - {*draw(group, min(marker.args[0], len(group)), name)} if marker else set()
+        number = min(_count_drawn(group[0]) or 0, len(group))
+        left_out |= {*group} - {*draw(group, number, name)}
     return [item for item in items if item not in left_out]
+
+
+def _count_drawn(item: pytest.Item) -> int | None:
+    """Return how many slow cases of the item's test a seed draws; None for all."""
+    if marker := item.get_closest_marker("sampled"):
+        return int(marker.args[0])
+    if marker := item.get_closest_marker("cases"):
+        return max(int(marker.args[0]), _LEAST_DRAWN)
+    return None
 
 
 def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -24,7 +24,7 @@ _DROPPED_PREFIXES = (
         "TRACEPARENT",
     ),
     *("FORCE_COLOR", "NO_COLOR", "CLICOLOR", "PY_COLORS", "TTY_", "COLORTERM", "LINES", "TERMINAL_WIDTH"),
-    *("BASH_ENV", "ENV", "CDPATH", "PROMPT_COMMAND", "PYTHON"),
+    *("SSL_CERT_FILE", "BASH_ENV", "ENV", "CDPATH", "PROMPT_COMMAND", "PYTHON"),
 )
 """Prefixes of variables that affect output, input or child processes of programs."""
 _FIXED_VARIABLES = {
@@ -35,6 +35,7 @@ _FIXED_VARIABLES = {
     "PYTHONUTF8": "1",
     "NO_PROXY": "127.0.0.1,localhost",
     "no_proxy": "127.0.0.1,localhost",
+    "SSL_CERT_DIR": os.devnull,  # each client of a model would read all certificates, 40 ms
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
 }

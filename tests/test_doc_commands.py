@@ -270,6 +270,7 @@ def test_a_wrong_command_is_detected(tmp_path: Path, command: str, problem: str)
     assert problem in find_problem(tuple(command.split()), tmp_path)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("role", ["--model", "--predecessor", "--successor", "--notes-model"])
 @pytest.mark.parametrize("agent", AGENT_NAMES)

@@ -35,6 +35,7 @@ def load_app(script: str) -> Any:
     return import_module("langgraph_takeover.graph.cli.handoff_cli" if script == "handoff" else module).app
 
 
+@pytest.mark.cases(10)
 @pytest.mark.parametrize("command", list(list_commands()), ids=" ".join)
 def test_help_fits_a_screen(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(_COLUMNS))

@@ -83,7 +83,7 @@ def finished(
     return directory
 
 
-@pytest.mark.cases(14)
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", documented_objects())
 def test_the_example_runs(
     name: str,

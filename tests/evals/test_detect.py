@@ -250,6 +250,7 @@ def test_documents_are_linked(folder: Path, tmp_path: Path) -> None:
     assert run("export", "nowhere", "--out", out).returncode == 2
 
 
+@pytest.mark.slow
 def test_deep_nesting_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
     trace = mini_run(
         ("python " * 3_000 + "pytest", 2, "python: can't open file 'python'"),

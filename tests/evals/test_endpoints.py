@@ -218,6 +218,7 @@ def test_a_note_has_a_time_limit_of_its_own(snapshot_case: Frozen, chat_server: 
     assert (row["outcome"], "no complete reply" in row["detail"]) == ("infrastructure_failure", True), row
 
 
+@pytest.mark.slow
 def test_an_endless_model_stops_at_the_requested_cap(
     run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
@@ -393,6 +394,7 @@ def test_thought_alone_is_no_note(snapshot_case: Frozen, chat_server: ChatServer
     )
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("replies", "views", "outcome", "message"),
     [

@@ -149,6 +149,7 @@ def test_any_file_is_reported_in_lines(directory: Path, reader: str) -> None:
         shutil.rmtree(directory / "out", ignore_errors=True)
 
 
+@pytest.mark.cases(20)
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\udcff\udcfe"], ids=["nul", "long", "bytes"])
 @pytest.mark.parametrize("reader", READERS)
 def test_impossible_paths_are_reported_in_lines(directory: Path, reader: str, name: str) -> None:

@@ -83,7 +83,7 @@ class Vendor(BaseHTTPRequestHandler):
 def serve(replies: list[list[dict[str, Any]]]) -> Iterator[tuple[type[Vendor], VendorModel]]:
     handler = type("Handler", (Vendor,), {"replies": replies, "requests": [], "headers_seen": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
         yield (

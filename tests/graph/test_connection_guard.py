@@ -101,6 +101,7 @@ def test_unfinished_heads_take_no_place(serve: Serve) -> None:
         peer.close()
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("sent", "trickle"),
     [

@@ -334,7 +334,7 @@ def vendor() -> Iterator[tuple[type[VendorEndpoint], str]]:
     ]
     handler = type("Handler", (VendorEndpoint,), {"bodies": [], "keys": [], "replies": replies})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield handler, f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()

@@ -65,6 +65,7 @@ def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
+@pytest.mark.cases(2)
 def test_broken_telemetry_costs_no_reply(
     bench: RunHarness, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:

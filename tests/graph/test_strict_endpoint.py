@@ -99,7 +99,7 @@ def shell(*ids: Any, commands: tuple[str, ...] = COMMANDS) -> Calls:
 FINISH: Calls = [("call_end", "finish", {"message": "Done."})]
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("ids", "form"),
     [
@@ -158,7 +158,7 @@ def make_turn(names: tuple[str, str], results: tuple[str, ...], tool: str = "she
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.cases(8)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("form", [ANTHROPIC, pytest.param(MISTRAL, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "turn",

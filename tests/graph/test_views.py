@@ -108,6 +108,7 @@ def test_history_is_replayed_in_the_successors_own_protocol(
     assert any("FAILED (failures=1)" in message.text for message in sent)
 
 
+@pytest.mark.slow
 def test_the_read_cache_serves_files_that_are_as_the_predecessor_left_them(bench: RunHarness) -> None:
     record = predecessor(bench, READ_TEST, LOOK, EDIT, TEST)
     state = bench.take_over(

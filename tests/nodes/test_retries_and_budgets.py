@@ -277,7 +277,7 @@ def run_until_killed(bench: RunHarness, server: ChatServer, *replies: Answer, is
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("before", "expected"),
     [([], 1), ([LOOK], 1), ([LOOK, "half a rep"], 2)],

@@ -220,6 +220,7 @@ def test_leftovers_of_a_killed_run_are_listed_and_then_removed(harness: GcHarnes
     assert foreign.is_dir()
 
 
+@pytest.mark.slow
 def test_bases_are_removed_only_on_request_and_without_a_live_run(harness: GcHarness) -> None:
     run = harness.run(new_owner(), "process")
     half_done = harness.home / "bases" / "0123456789ab.partial"

@@ -138,7 +138,7 @@ WORK = {
 }
 
 
-@pytest.mark.cases(12)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("work", WORK)
 def test_the_patch_makes_the_same_tree(
     live_sandbox: Sandbox, base: str, check_tree: CheckTree, work: str
@@ -198,7 +198,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.cases(11)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("trick", HOSTILE)
 def test_hostile_git_settings(live_sandbox: Sandbox, base: str, check_tree: CheckTree, trick: str) -> None:
     run(live_sandbox, HOSTILE[trick].replace("{attributes}", "> .git/info/attributes echo '*'"))
@@ -325,6 +325,7 @@ def with_submodules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "main"
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("work", SUBMODULES)
 def test_submodules_are_directories(with_submodules: Path, tmp_path: Path, work: str) -> None:
     command, paths = SUBMODULES[work]
@@ -475,6 +476,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_settings_change_nothing(live_sandbox: Sandbox, base: str, setting: str) -> None:
     command, paths = SETTINGS[setting]

@@ -74,7 +74,7 @@ WORK = {
 }
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("work", WORK)
 def test_changes_of_one_copy_are_merged_unchanged(
     live_sandbox: Sandbox, make_patch: Callable[..., str], spec: SandboxSpec, work: str
@@ -145,7 +145,7 @@ CLASHES = {
 }
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("clash", CLASHES)
 def test_the_first_wins_and_the_other_is_reported(
     live_sandbox: Sandbox, make_patch: Callable[..., str], clash: str

@@ -279,6 +279,7 @@ _DAMAGED_JOURNALS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("kind", _DAMAGED_JOURNALS)
 def test_a_damaged_journal_is_a_one_line_error(tmp_path: Path, kind: str) -> None:
     damage, expected = _DAMAGED_JOURNALS[kind]
@@ -290,6 +291,7 @@ def test_a_damaged_journal_is_a_one_line_error(tmp_path: Path, kind: str) -> Non
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_no_bit_flip_in_a_journal_changes_a_row(tmp_path: Path) -> None:
     file = _journal(tmp_path)
     whole, random = file.read_bytes(), Random(22)

@@ -104,7 +104,7 @@ def test_without_a_gold_patch_no_result_is_no_verdict(tmp_path: Path) -> None:
     assert get_shop_verdict(shop, "not a patch", bare).detail == "the patch does not apply"
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("text", "resolved"),
     [

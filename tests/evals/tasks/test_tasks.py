@@ -200,6 +200,7 @@ def test_swebench_verified_loads_from_parquet(real_data: Path) -> None:
         load_tasks(source, ["nobody__nothing-1"])
 
 
+@pytest.mark.slow
 def test_every_view_contains_real_issues_verbatim(real_data: Path) -> None:
     for task in load_tasks(str(real_data / "data" / "swebench_verified_v5.parquet")):
         record = HandoffRecord(

@@ -160,6 +160,7 @@ def _execute(ledger: Ledger, *statements: str) -> None:
         database.commit()
 
 
+@pytest.mark.slow
 def test_no_bit_flip_changes_the_resumed_state(tmp_path: Path) -> None:
     file = tmp_path / "ledger.sqlite"
     ledger = _fill_ledger(file)

@@ -120,6 +120,7 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
     assert shown.stdout.splitlines()[:2] == [f"claude in {target} with {terminal.home}", "--resume"]
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

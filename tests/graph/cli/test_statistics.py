@@ -24,6 +24,7 @@ def call_stats(*argv: str) -> Result:
     return CliRunner().invoke(handoff_cli.app, ["stats", *argv])
 
 
+@pytest.mark.slow
 def test_statistics_of_real_deliveries(bench: RunHarness) -> None:
     first = offer_first_record(bench, envelope=Envelope(view="trace"))
     deliver_record(bench, first, scripted_model(UNDERSTOOD, FIX, DONE))

@@ -166,7 +166,7 @@ def _replace(path: Path, kind: str) -> None:
         (path / "name.txt").write_text("new\n")
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("old", "file"), ("old", "link"), ("long.txt", "directory"), ("links", "directory"), ("links", "file")],

@@ -167,6 +167,7 @@ def test_a_file_in_the_tree_brings_no_other_repository(
     assert list((target / "inside").iterdir()) == []
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", ["separate", "own path", "relative", "alternates", "bare", "lock"])
 def test_git_directories(workplace: Workplace, tmp_path: Path, copy: Copy, kind: str) -> None:
     main = tree = workplace.repository

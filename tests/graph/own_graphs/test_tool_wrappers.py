@@ -384,7 +384,7 @@ GUARDS = {
 
 
 @pytest.mark.sampled(10)
-@pytest.mark.cases(8)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("guard", GUARDS)
@@ -413,6 +413,7 @@ HANDOFFS = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("name", HANDOFFS)
@@ -433,7 +434,7 @@ def test_handoffs_under_review(bench: RunHarness, name: str, place: str, is_asyn
     assert end.get("active_agent", "alice") == last
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("decision", [APPROVE, REJECT, RESPOND, EDIT], ids=lambda each: each["type"])
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_person_answers_in_another_process(bench: RunHarness, place: str, decision: Any) -> None:

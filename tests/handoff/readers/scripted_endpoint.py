@@ -130,7 +130,7 @@ def main() -> int:
     Handler.steps = json.loads(Path(sys.argv[1]).read_text())
     Handler.api = sys.argv[2]
     server = ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     commands = json.loads(Path(sys.argv[3]).read_text())
     for command in commands:
         # A command of the script may kill the agent; the next one resumes it.

@@ -136,6 +136,7 @@ EDITS = [
 ]
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("command", EDITS)
 def test_inferred_changes_match_real_changes(real: Real, command: str) -> None:
     assert real.act(command)

@@ -367,7 +367,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.cases(11)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["codex", "codex-compacted", "claude-code", "qwen-code", "openhands", "own"])
 def test_a_damaged_line_is_skipped_and_counted(name: str, damage: str, tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_a_lost_image(record_copy: Path, base_image: str) -> None:
     assert "not on this daemon" in wrong
 
 
+@pytest.mark.cases(1)
 def test_a_trace_that_disagrees_with_the_snapshot(record: Path, layer_harness: RunHarness) -> None:
     """For complete snapshots, and for those of differences from a base."""
     for directory in (record, layer_harness.store.directory(NAME)):

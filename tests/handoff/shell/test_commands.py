@@ -171,6 +171,7 @@ def test_every_character_is_part_of_a_word(text: str) -> None:
     assert [each.argv for each in parse_command(f"echo {text} {{{text}")] == [("echo", text, "{" + text)]
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", NESTED)
 def test_nesting_costs_no_recursion(name: str) -> None:
     def parse_at(depth: int) -> tuple[SimpleCommand, ...]:

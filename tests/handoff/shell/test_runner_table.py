@@ -62,6 +62,7 @@ def test_every_example_is_recognized_and_judged_right(example: Example) -> None:
     assert judge_output(example.command, example.output, example.exit_code) == example.outcome
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "text",
     [

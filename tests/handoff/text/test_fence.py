@@ -343,6 +343,7 @@ def test_no_texts_together_are_more_than_data(parts: dict[str, str], note: str |
     check(parts, note if note is None or not sections(note) else None)
 
 
+@pytest.mark.cases(20)
 @pytest.mark.parametrize("text", [*FENCES, *HEADINGS[:13], *UNSHOWN, *TEMPLATES], ids=ascii)
 def test_a_reviewers_note_is_data_too(text: str) -> None:
     check({}, f"a{text}b")

@@ -306,6 +306,7 @@ def test_one_secret_among_many_texts_is_cut_in_place() -> None:
     assert clean["events"][:7] + clean["events"][8:] == value["events"][:7] + value["events"][8:]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "spelling", ["JSON escapes", "URL in upper case", "base64 in lines of 76", "hex with spaces"]
 )

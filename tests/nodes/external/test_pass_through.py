@@ -77,7 +77,7 @@ class Vendor:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
 
 @pytest.fixture
@@ -104,6 +104,7 @@ def ask(api: Api, vendor: Vendor, wire: WireRequest, timeout_s: float = 20) -> A
     return ask_model(build_model(api, vendor).bind(wire=wire), MESSAGES, timeout_s=timeout_s)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", APIS)
 def test_bytes_pass_unchanged(vendor: Vendor, api: Api, stream: bool) -> None:
@@ -169,7 +170,7 @@ ERRORS: list[tuple[int, dict[str, Any], type[Exception], bool]] = [
 ]
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("status", "document", "error", "is_transient"), ERRORS)
 def test_refusals_of_the_vendor(
     vendor: Vendor, status: int, document: dict[str, Any], error: type[Exception], is_transient: bool
@@ -281,7 +282,7 @@ HOSTILE_REPLIES: dict[str, tuple[dict[str, str], bytes, type[Exception]]] = {
 }
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", HOSTILE_REPLIES)
 def test_hostile_replies_of_a_vendor(vendor: Vendor, name: str) -> None:
     fields, content, error = HOSTILE_REPLIES[name]

@@ -295,6 +295,7 @@ def test_examples_in_corrections_can_be_parsed() -> None:
 MEGABYTE = "Hmm, `x` < y; <b> and ~ or ``` inline, <think or [1, 2]. \n" * 17_000
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize(
     "reply",
     [

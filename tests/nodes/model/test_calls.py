@@ -210,6 +210,7 @@ NONSENSE: dict[str, Any] = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", NONSENSE)
 def test_impossible_usage_is_replaced_by_an_estimate(name: str) -> None:
     with serve(completion(usage=NONSENSE[name])) as endpoint:
@@ -351,7 +352,7 @@ def test_a_rate_limit_in_tokens_is_not_an_overflow() -> None:
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -532,6 +533,7 @@ except ModelError as error:
     assert done.stdout.startswith("no complete reply within")
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("status", "message", "code"),
     [

@@ -118,6 +118,7 @@ def test_a_long_reply_of_a_custom_model_is_refused() -> None:
         ask_model(scripted_model("x" * 1_500_000), HELLO, timeout_s=20)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
@@ -318,7 +319,7 @@ SLOW = {
 }
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", SLOW)
 def test_a_connection_ends_at_the_deadline_of_its_call(kind: str) -> None:

@@ -125,7 +125,7 @@ def aask(model: ChatOpenAI, messages: list[BaseMessage]) -> AIMessage:
     return mark_client(asyncio.run(call.aask(run)), model)
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("fields", "call_fields"), FIELDS, ids=NAMES)
 def test_fields_go_back(
@@ -281,6 +281,7 @@ def test_secrets_in_reasoning(server: ChatServer, monkeypatch: pytest.MonkeyPatc
     assert "9f8e" not in reply.model_dump_json()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "message",
     [

@@ -176,7 +176,7 @@ def test_create(bench: Bench) -> None:
     assert bench.content("a.py") == b"old\n"
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("before", "old", "new", "after"),
     [
@@ -291,7 +291,7 @@ def test_text_that_utf8_cannot_store_is_refused(bench: Bench) -> None:
     assert "U+D800" in seen.text
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("before", "old", "new", "after"),
     [
@@ -348,7 +348,7 @@ def test_an_edit_shows_the_lines_around_it(bench: Bench) -> None:
     assert "\tline 10" not in event.text
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("before", "line", "new", "after"),
     [

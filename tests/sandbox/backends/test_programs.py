@@ -109,7 +109,7 @@ def test_a_complete_systems_snapshot_contains_no_program(
         assert check_output(without, "cat new.txt; find /opt/takeover -type f") == "1\n"
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "trick",
     [

@@ -65,6 +65,7 @@ def test_files_in_volumes_are_restored(image: str, tmp_path: Path, snapshots: An
         assert check_output(third, "cat made.txt /data/y").split() == ["1", "6"]
 
 
+@pytest.mark.slow
 def test_no_volume_is_made_and_no_image_stays(image: str) -> None:
     for _ in range(2):  # the second start finds the image of the first, or makes it again
         with sandbox.start(make_spec(image)) as started:
@@ -79,12 +80,14 @@ def test_no_volume_is_made_and_no_image_stays(image: str) -> None:
     assert client().api.images(filters={"label": f"{OWNER_LABEL}={OWNER}"}) == []
 
 
+@pytest.mark.slow
 def test_a_host_sandbox_has_the_files_of_a_volume(image: str) -> None:
     spec = SandboxSpec(backend="host", image=image, owner=OWNER)
     with sandbox.start(spec) as started:
         assert check_output(started, "cat README.txt; ls -d /data") == "a small repository\n/data\n"
 
 
+@pytest.mark.slow
 def test_files_that_no_snapshot_has_are_named(image: str) -> None:
     with sandbox.start(make_spec(image)) as started:
         assert list_unsaved_files(started) == ()

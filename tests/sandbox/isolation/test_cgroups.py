@@ -84,7 +84,7 @@ def check_is_still(beats: Path, seconds: float) -> None:
 _HERE = [kind for kind in KINDS if kind != "resume_all"]
 
 
-@pytest.mark.cases(9)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("kind", _HERE)
 def test_nothing_runs_during_a_snapshot_and_nothing_survives(
     group: ControlGroup, kind: str, tmp_path: Path
@@ -280,6 +280,7 @@ _EATERS = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("eater", _EATERS)
 def test_memory_of_every_kind_is_limited(limited_group: ControlGroup, eater: str) -> None:
     program = f"import resource; resource.setrlimit(7, (4000, 4000))\n{_EATERS[eater]}"

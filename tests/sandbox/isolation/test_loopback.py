@@ -86,6 +86,7 @@ def test_a_helper_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_helper_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "_TIMEOUT_S", 0.5)
     monkeypatch.setattr(namespaces, "_HELPER_PROGRAM", "import time; time.sleep(600)")

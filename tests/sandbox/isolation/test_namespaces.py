@@ -71,7 +71,7 @@ def inside(repository: Path) -> Iterator[Inside]:
 KINDS = ["spin", "fork", "threads", "vfork", "trace", "handle", "resume", "resume_all", "many", "bomb"]
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_runs_while_all_are_stopped(inside: Inside, kind: str) -> None:
     beats = inside.begin(kind)

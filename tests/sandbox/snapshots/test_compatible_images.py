@@ -42,6 +42,7 @@ def image(testbed_image: Callable[[], AbstractContextManager[str]]) -> Iterator[
         client().images.remove(tag, force=True)
 
 
+@pytest.mark.slow
 def test_files_outside_the_repository_are_restored(image: str, tmp_path: Path) -> None:
     spec = SandboxSpec(backend="docker", image=image, owner=OWNER)
     with sandbox.start(spec) as first:

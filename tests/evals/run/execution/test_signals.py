@@ -65,6 +65,7 @@ del thing
 """
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("process", "number", "by"),
     [

@@ -54,7 +54,7 @@ def test_a_task_is_checked_once_per_content(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out == 2 * CHECKING
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
