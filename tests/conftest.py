@@ -86,28 +86,27 @@ def _mark_further_cases(items: list[pytest.Item]) -> None:
 
 
 def _draw_cases(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Leave, of each test's slow cases, those that the seed draws; without a seed, all.
-
-    These are as many as its mark `sampled(N)` says, else as many as the first tier runs by `cases(N)`, but at least three.
-    """
+    """Leave, of each test's slow cases, those that the seed draws; without a seed, all."""
     groups = defaultdict(list)
     for item in items:
-        if SEED is not None and item.get_closest_marker("slow") and _count_drawn(item) is not None:
+        if SEED is not None and item.get_closest_marker("slow"):
             groups[item.nodeid.partition("[")[0]].append(item)
     left_out = set()
     for name, group in groups.items():
-        number = min(_count_drawn(group[0]) or 0, len(group))
-        left_out |= {*group} - {*draw(group, number, name)}
+        left_out |= {*group} - {*draw(group, _count_drawn(group), name)}
     return [item for item in items if item not in left_out]
 
 
-def _count_drawn(item: pytest.Item) -> int | None:
-    """Return how many slow cases of the item's test a seed draws; None for all."""
-    if marker := item.get_closest_marker("sampled"):
-        return int(marker.args[0])
-    if marker := item.get_closest_marker("cases"):
-        return max(int(marker.args[0]), _LEAST_DRAWN)
-    return None
+def _count_drawn(group: list[pytest.Item]) -> int:
+    """Return how many slow cases of a test a seed draws: N by `sampled(N)`, else half.
+
+    Of a test with `cases(N)`, these are at most as many as in the first tier, or three.
+    """
+    if marker := group[0].get_closest_marker("sampled"):
+        return min(int(marker.args[0]), len(group))
+    half = -(-len(group) // 2)
+    marker = group[0].get_closest_marker("cases")
+    return min(half, max(int(marker.args[0]), _LEAST_DRAWN)) if marker else half
 
 
 def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:

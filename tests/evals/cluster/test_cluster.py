@@ -51,6 +51,9 @@ _LITTLE = (
     "--node-ip-address=127.0.0.1",
 )
 
+# By default Ray gives its workers the least priority: beside other tests they take minutes to start.
+_SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}
+
 
 class Started(NamedTuple):
     """A node's processes and its own directory."""
@@ -134,7 +137,7 @@ class Ray:
             fcntl.flock(lock, fcntl.LOCK_EX)
             process = subprocess.Popen(
                 [*prefix, str(_RAY), "start", *options, *_LITTLE],
-                env=clean | {"TMPDIR": str(own), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"} | (env or {}),
+                env={**clean, **_SETTINGS, "TMPDIR": str(own), **(env or {})},
                 cwd=own,
                 stdout=subprocess.DEVNULL,
                 stderr=(own / "stderr").open("w"),
