@@ -98,15 +98,16 @@ def _draw_cases(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _count_drawn(group: list[pytest.Item]) -> int:
-    """Return how many slow cases of a test a seed draws: N by `sampled(N)`, else half.
+    """Return how many slow cases of a test a seed draws: N by `sampled(N)`; else half, or as many as `cases(N)` says.
 
-    Of a test with `cases(N)`, these are at most as many as in the first tier, or three.
+    A test without `sampled` draws at least three, so that pairs such as two databases always run.
     """
     if marker := group[0].get_closest_marker("sampled"):
         return min(int(marker.args[0]), len(group))
-    half = -(-len(group) // 2)
-    marker = group[0].get_closest_marker("cases")
-    return min(half, max(int(marker.args[0]), _LEAST_DRAWN)) if marker else half
+    number = -(-len(group) // 2)
+    if marker := group[0].get_closest_marker("cases"):
+        number = min(number, int(marker.args[0]))
+    return min(max(number, _LEAST_DRAWN), len(group))
 
 
 def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -51,7 +51,7 @@ _LITTLE = (
     "--node-ip-address=127.0.0.1",
 )
 
-# By default Ray gives its workers the least priority: beside other tests they take minutes to start.
+# By default Ray's workers have a low priority: other tests would hold them up.
 _SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}
 
 
