@@ -349,7 +349,7 @@ def test_an_agent_that_kills_all_visible_processes(victim: Sandbox) -> None:
 def test_an_agent_that_deletes_everything(kit: Kit, victim: Sandbox, store: Path) -> None:
     snapshot = victim.snapshot(store).result()
     result = run(
-        victim, "timeout 3 rm -rf --no-preserve-root / 2>/dev/null; rm -rf ~ ./* /tmp/*; echo still here"
+        victim, "rm -rf ~ ./* /tmp/*; timeout 3 rm -rf --no-preserve-root / 2>/dev/null; echo still here"
     )
     assert result.output.endswith("still here\n")
     assert {"README.txt", "pkg/mod.py"} <= {change.path for change in victim.changes() if not change.after}
