@@ -136,7 +136,7 @@ def main(
         Comparison("step, recorded in memory", "recorded_time", "step", "without a provider", paired=True),
         Comparison("spans per step, with those of start and end", "recorded_spans", unit=""),
     )
-    title = f"medians of {format_count(rounds, 'round')}; runs of {steps} steps, each appends a line to a file, on one core"
+    title = f"medians of {format_count(rounds, 'round')}; runs of {steps} steps that append a line to a file, on one core"
     print_figures(title, figures, as_json=as_json)
 
 
