@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,7 @@ from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import (
     BASE_STATE,
+    OWNER_LENGTH,
     SnapshotEvery,
     build_owner_name,
     snapshot_directory_names,
@@ -96,19 +99,10 @@ class Home:
         """
         leases.check_thread(thread)
         own = sandbox.model_copy(update={"owner": build_owner_name(sandbox.owner, self.ledger, thread)})
-        lease = acquire(self.ledger, thread, place=f"{own.backend} {own.owner}", ttl_s=lease_s)
-        session = Session(
-            lease,
-            own,
-            self.records,
-            self.snapshot_directory,
-            snapshot_every=snapshot_every,
-            workers=self.workers,
-        )
+        lease = acquire(self.ledger, thread, place=_describe_place(own), ttl_s=lease_s)
+        session = self._build_session(lease, own, snapshot_every)
         with clean_up(session.close):
-            # A caller that needs a sandbox gets the error later.
-            with contextlib.suppress(SandboxUnavailableError):
-                _stop_stale_sandbox(lease.previous_place)
+            self.stop_stale_sandbox(lease.previous_place)
             with (
                 open_saver(self.ledger, lease, self.workers) as saver,
                 session.explain_fencing(),
@@ -116,6 +110,48 @@ class Home:
             ):
                 saver.deletion = lambda: self._surround_deletion(session)
                 yield session, saver
+
+    def create_session(
+        self, lease: leases.Lease, sandbox: SandboxSpec, *, snapshot_every: SnapshotEvery
+    ) -> Session:
+        """Return a session on the thread of an acquired lease, which can be suspended and resumed; the caller closes it."""
+        owner = f"{build_owner_name(sandbox.owner, self.ledger, lease.thread)}.{uuid.uuid4().hex[:8]}"
+        own = sandbox.model_copy(update={"owner": owner})
+        lease.note_place(_describe_place(own))
+        return self._build_session(lease, own, snapshot_every, is_owner_unique=True)
+
+    def _build_session(
+        self,
+        lease: leases.Lease,
+        spec: SandboxSpec,
+        snapshot_every: SnapshotEvery,
+        *,
+        is_owner_unique: bool = False,
+    ) -> Session:
+        return Session(
+            lease,
+            spec,
+            self.records,
+            self.snapshot_directory,
+            snapshot_every=snapshot_every,
+            workers=self.workers,
+            is_owner_unique=is_owner_unique,
+        )
+
+    def remove_dead_sandboxes(self, sandbox: SandboxSpec) -> None:
+        """Remove what dead processes of this host kept open for threads of a home. Raises SandboxUnavailableError."""
+        from langgraph_takeover.sandbox.gc import remove_dead_owners
+
+        owner = re.escape(sandbox.owner[:OWNER_LENGTH])
+        remove_dead_owners(sandbox.backend, re.compile(owner + r"\.[0-9a-f]{12}\.[0-9a-f]{8}"))
+
+    def stop_stale_sandbox(self, place: str) -> None:
+        """Remove what a dead holder left running, if it ran on this host. A caller that needs a sandbox gets errors later."""
+        backend, _, owner = place.partition(" ")
+        # A value that names no back end was not written by this program.
+        with contextlib.suppress(ValueError, SandboxUnavailableError):
+            if backend in get_args(BackendName):
+                remove_stale_resources(cast(BackendName, backend), owner, kept_images=None)
 
     @contextmanager
     def _surround_deletion(self, session: Session) -> Iterator[None]:
@@ -301,13 +337,8 @@ def _open_home(path: Path, database: str | None, workers: Workers) -> Iterator[H
         yield home
 
 
-def _stop_stale_sandbox(location: str) -> None:
-    """Remove what a dead holder left running, if it ran on this host."""
-    backend, _, owner = location.partition(" ")
-    # A value that names no back end was not written by this program.
-    with contextlib.suppress(ValueError):
-        if backend in get_args(BackendName):
-            remove_stale_resources(cast(BackendName, backend), owner, kept_images=None)
+def _describe_place(spec: SandboxSpec) -> str:
+    return f"{spec.backend} {spec.owner}"
 
 
 def _is_in_progress(directory: Path) -> bool:

@@ -81,6 +81,10 @@ class SandboxStateLostError(TakeoverError, ValueError):
     """The state of the sandbox cannot reach the next agent of the graph."""
 
 
+class ThreadAdvancedError(TakeoverError):
+    """Another run has saved checkpoints on the thread since this run began."""
+
+
 class UnsupportedSaverError(TakeoverError, TypeError):
     """A saver whose writes cannot be fenced."""
 

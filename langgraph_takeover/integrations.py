@@ -1,6 +1,7 @@
-"""Parts of the runtime for LangGraph graphs of your own: a sandbox that is saved with the thread, and one writer per thread."""
+"""Parts of the runtime for LangGraph graphs of your own: sandboxes that are saved with their threads, and one writer per thread."""
 
 from langgraph_takeover.graph.own_graphs.agent_handoffs import acarry_sandbox_state, carry_sandbox_state
+from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes, SandboxRequest
 from langgraph_takeover.graph.own_graphs.thread_hold import hold_thread
 from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     Act,
@@ -12,7 +13,9 @@ from langgraph_takeover.nodes.model.endpoint_rules import repair_messages, repai
 
 __all__ = [
     "Act",
+    "SandboxRequest",
     "SandboxState",
+    "Sandboxes",
     "ThreadSandbox",
     "acarry_sandbox_state",
     "carry_sandbox_state",

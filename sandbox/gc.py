@@ -20,7 +20,7 @@ import psutil
 from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.backends import processes
 from langgraph_takeover.sandbox.docker_client import client, translate_errors
-from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
 from langgraph_takeover.sandbox.ownership import BASES_LOCK, CREATION_LABEL, OWNER_LABEL
 from langgraph_takeover.sandbox.snapshots.images import LOADED_LABEL, SNAPSHOT_REPOSITORY
 from langgraph_takeover.sandbox.untrusted_trees import (
@@ -310,6 +310,21 @@ def remove_owned(owners: Collection[str], kept_images: Collection[str] | None) -
     )
     for owner in owners:
         ownership.release(owner)
+
+
+def remove_dead_owners(backend: BackendName, names: re.Pattern[str]) -> None:
+    """Remove the sandboxes of all owners of these names whose process is dead; snapshots stay.
+
+    Raises SandboxUnavailableError.
+    """
+    if backend == "docker":
+        containers = [each for each in list_docker_resources() if each.kind == "container" and each.is_stale]
+        if dead := {each.owner for each in containers if names.fullmatch(each.owner)}:
+            remove_owned(dead, kept_images=None)
+        return
+    for path in _list_directory(ownership.runs_directory()):
+        if names.fullmatch(path.name) and ownership.is_held(path.name) is False:
+            processes.remove_run(path.name)
 
 
 def _list_containers(owner: str | None, sizes: bool = False) -> list[Mapping[str, Any]]:

@@ -407,6 +407,15 @@ def fork_checkpoint(
     saver: Saver, stored: CheckpointTuple, values: dict[str, Any], metadata: dict[str, Any] | None = None
 ) -> str:
     """Write a copy of a checkpoint with other values in some channels, as the thread's newest; return its id."""
+    fork = build_fork(saver, stored, values, metadata)
+    saver.put(*fork)
+    return str(fork[1]["id"])
+
+
+def build_fork(
+    saver: Saver, stored: CheckpointTuple, values: dict[str, Any], metadata: dict[str, Any] | None = None
+) -> tuple[RunnableConfig, Any, Any, dict[str, Any]]:
+    """Return the arguments with which a saver's `put` writes a copy of a checkpoint."""
     versions = stored.checkpoint["channel_versions"]
     new = {name: saver.get_next_version(versions.get(name), None) for name in values}
     copied = copy_checkpoint(stored.checkpoint) | {
@@ -414,8 +423,7 @@ def fork_checkpoint(
         "channel_values": stored.checkpoint["channel_values"] | values,
         "channel_versions": versions | new,
     }
-    saver.put(stored.config, copied, {**stored.metadata, **(metadata or {}), "source": "update"}, new)
-    return str(copied["id"])
+    return stored.config, copied, {**stored.metadata, **(metadata or {}), "source": "update"}, new
 
 
 Saver = FencedSqliteSaver | Any

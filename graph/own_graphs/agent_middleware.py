@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
 from typing import Annotated, Any, Literal, NotRequired, cast
@@ -13,6 +14,7 @@ from langchain.agents.middleware.types import AgentState as ChatState
 from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest, ToolRuntime
 from langgraph.runtime import Runtime
 from langgraph.types import Command
@@ -26,6 +28,7 @@ from langgraph_takeover.graph.own_graphs.agent_handoffs import (
     require_shared_state,
 )
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
+from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
@@ -41,6 +44,7 @@ from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.records import build_record_id, save_record
 from langgraph_takeover.nodes.session.graph_tasks import find_later_state
 from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.state_events import build_observation_event
 from langgraph_takeover.nodes.tools.editor import execute_editor
@@ -53,8 +57,8 @@ _LOG = get_logger(__name__)
 class ModelMessages:
     """Repairs requests without changing the stored messages, and makes the ids of calls in replies unique."""
 
-    def __init__(self, thread: str) -> None:
-        self._thread, self._is_reported = thread, False
+    def __init__(self) -> None:
+        self._is_reported = False
 
     def call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
         """Return what the handler returns for the request as the endpoint accepts it."""
@@ -84,7 +88,7 @@ class ModelMessages:
         messages = repair.add(adapt_messages(request.messages, request.model))
         if repair.repairs and not self._is_reported:
             self._is_reported = True
-            _LOG.warning("thread %r: %s", self._thread, repair.describe())
+            _LOG.warning("thread %r: %s", _find_thread_name(), repair.describe())
         turns: list[Any] = complete_turns(messages, request.model)
         return request.override(messages=turns, model=complete_client(request.model))
 
@@ -120,6 +124,12 @@ def merge_events(events: list[dict[str, Any]], added: list[dict[str, Any]]) -> l
     return merged
 
 
+def _find_thread_name() -> str | None:
+    with suppress(RuntimeError):
+        return get_config().get("configurable", {}).get("thread_id")
+    return None
+
+
 class SandboxAgentState(ChatState[Any]):
     """The state of an agent with a `SandboxMiddleware`: messages, and what belongs to the sandbox and to handoffs."""
 
@@ -140,14 +150,14 @@ class SandboxAgentState(ChatState[Any]):
 
 
 class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
-    """Gives an agent the tools `shell` and `editor` in a thread's sandbox.
+    """Gives an agent the tools `shell` and `editor` in the sandbox of its thread.
 
     Each call takes effect once, and its state of the sandbox is saved with the step. Several calls in one reply are made
     in their order. At handoff points a record is made; under the policy `stop` the agent then ends, under `review` a
-    person decides whether it does. Compile the agent with `checkpointer=work.saver`.
+    person decides whether it does. The agent needs a checkpointer: any, or `work.saver` of `open_sandbox`.
 
     Args:
-        work: the sandbox, from `open_sandbox`.
+        sandboxes: those of all threads; or the sandbox of one, from `open_sandbox`.
         points: the kinds of handoff points at which a record is made.
         policy: what follows a record: `record` continues, `stop` ends the agent, `review` asks a person.
         model_name: name of the model in the records.
@@ -157,16 +167,19 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     Example:
         >>> from langchain.agents import create_agent
         >>> from langgraph_takeover.middleware import SandboxMiddleware
-        >>> from langgraph_takeover.integrations import open_sandbox
-        >>> with open_sandbox(home, "chat", sandbox=sandbox_spec) as work:
-        ...     agent = create_agent("openai:gpt-5", middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+        >>> from langgraph.checkpoint.memory import InMemorySaver
+        >>> from langgraph_takeover.integrations import Sandboxes
+        >>> sandboxes = Sandboxes(home, sandbox_spec)
+        >>> agent = create_agent(
+        ...     "openai:gpt-5", middleware=[SandboxMiddleware(sandboxes)], checkpointer=InMemorySaver()
+        ... )
     """
 
     state_schema = SandboxAgentState
 
     def __init__(
         self,
-        work: ThreadSandbox,
+        sandboxes: Sandboxes | ThreadSandbox,
         *,
         points: Collection[PointKind] = _POINTS,
         policy: Literal["record", "stop", "review"] = "record",
@@ -177,28 +190,41 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         super().__init__()
         self.tools = _build_tools(self._run_tool, self._arun_tool)
         self._names = frozenset(tool.name for tool in self.tools)
-        self._work, self._session = work, work.session
+        self._sandboxes = sandboxes
         self._points, self._policy, self._model_name = frozenset(points), policy, model_name
         self._timeout_s, self._max_chars = command_timeout_s, observation_chars
-        self._order, self._messages = CallOrder(work, self._names), ModelMessages(work.thread)
+        self._messages = ModelMessages()
+
+    def _find_order(self, work: ThreadSandbox) -> CallOrder:
+        return work.keep(self, lambda: CallOrder(work, self._names))
 
     def before_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Describe the task: the first message of a person, and the repository at the start."""
+        return None if "task" in state else self._begin(self._sandboxes.current(state), state)
+
+    async def abefore_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         if "task" in state:
             return None
+        work = await self._sandboxes.acurrent(state)
+        return await work.run_blocking(lambda: self._begin(work, state))
+
+    def _begin(self, work: ThreadSandbox, state: SandboxAgentState) -> dict[str, Any]:
         if not state.get("sandbox_state"):
-            require_shared_state(self._work, state["messages"], self._names)
+            require_shared_state(work, state["messages"], self._names)
         first = next((each for each in state["messages"] if isinstance(each, HumanMessage)), None)
-        sandbox = self._work.enter(state.get("sandbox_state"))
-        task = build_task_brief(self._work.thread, redact(first.text if first else ""), sandbox)
+        sandbox = work.enter(state.get("sandbox_state"))
+        task = build_task_brief(work.thread, redact(first.text if first else ""), sandbox)
         update: dict[str, Any] = {"task": task.model_dump(mode="json")}
         if not state.get("sandbox_state"):
-            update["sandbox_state"] = self._work.start()
+            update["sandbox_state"] = work.start()
         return update
 
     def after_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:
         """Remember the last message, by which another agent of the graph detects that the state was lost."""
-        self._work.last_messages.add(str(state["messages"][-1].id))
+        self._sandboxes.current(state).last_messages.add(str(state["messages"][-1].id))
+
+    async def aafter_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:
+        (await self._sandboxes.acurrent(state)).last_messages.add(str(state["messages"][-1].id))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Send messages that strict endpoints accept, and make the ids of calls in the reply unique."""
@@ -211,34 +237,48 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
         """Note how a call ends, for the calls after it; a handoff waits for the calls before it."""
-        call = self._order.find_call(request.state, request.runtime, request.tool_call["id"])
-        with self._order.attend(call):
+        order = self._find_order(self._sandboxes.current(request.state))
+        call = order.find_call(request.state, request.runtime, request.tool_call["id"])
+        with order.attend(call):
             if is_handoff_tool(request.tool):
-                self._order.wait_for_earlier(call)
+                order.wait_for_earlier(call)
             result = handler(request)
             if is_handoff(result):
-                self._order.wait_for_earlier(call)
+                order.wait_for_earlier(call)
             return self._add_state(request, call, result)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
-        call = self._order.find_call(request.state, request.runtime, request.tool_call["id"])
-        with self._order.attend(call):
+        work = await self._sandboxes.acurrent(request.state)
+        order = self._find_order(work)
+        call = order.find_call(request.state, request.runtime, request.tool_call["id"])
+        with order.attend(call):
             if is_handoff_tool(request.tool):
-                await self._order.wait_for_earlier_async(call)
+                await order.wait_for_earlier_async(call)
             result = await handler(request)
             if is_handoff(result):
-                await self._order.wait_for_earlier_async(call)
-            if not call.updates:
-                return await self._work.run_blocking(lambda: self._add_state(request, call, result))
+                await order.wait_for_earlier_async(call)
+            if is_handoff(result) or not call.updates:
+                return await work.run_blocking(lambda: self._add_state(request, call, result))
             return self._add_state(request, call, result)
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Make the records of new handoff points, and apply the policy."""
-        self._session.stop.require_running()
-        update = self._find_dropped(state, runtime)
+        return self._check_points(self._sandboxes.current(state), state, runtime)
+
+    @hook_config(can_jump_to=["end"])
+    async def abefore_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        work = await self._sandboxes.acurrent(state)
+        return await work.run_blocking(lambda: self._check_points(work, state, runtime))
+
+    def _check_points(
+        self, work: ThreadSandbox, state: SandboxAgentState, runtime: Runtime[Any]
+    ) -> dict[str, Any] | None:
+        session = work.session
+        session.stop.require_running()
+        update = self._find_dropped(self._find_order(work), state, runtime)
         events, checked = (
             merge_events(state.get("events", []), update.get("events", [])),
             state.get("checked_events", 0),
@@ -247,21 +287,22 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             return update or None
         state = cast(SandboxAgentState, {**state, **update, "events": events})
         task = TaskBrief.model_validate(state["task"])
-        trace = self._session.update_trace_state(events[:checked], task, state.get("record"))
+        trace = session.update_trace_state(events[:checked], task, state.get("record"))
         points = [point for each in events[checked:] for point in trace.add(Event.model_validate(each), each)]
         fired = [point for point in points if point.kind in self._points]
-        records = [self._save_record(state, point, runtime) for point in fired]
+        records = [self._save_record(session, state, point, runtime) for point in fired]
         update |= {"checked_events": len(events), "records": [record.id for record in records]}
         if records and (
-            self._policy == "stop"
-            or (self._policy == "review" and wait_for_review(self._session, records[0]))
+            self._policy == "stop" or (self._policy == "review" and wait_for_review(session, records[0]))
         ):
             update["jump_to"] = "end"
         return update
 
-    def _find_dropped(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any]:
+    def _find_dropped(
+        self, order: CallOrder, state: SandboxAgentState, runtime: Runtime[Any]
+    ) -> dict[str, Any]:
         """Return the changes of the last reply's calls that an outer wrapper kept from the state."""
-        found = self._order.find_updates(state, runtime.execution_info)
+        found = order.find_updates(state, runtime.execution_info)
         if found is None:
             return {}
         sandbox_state, updates = found
@@ -279,16 +320,19 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         return _join_updates(dropped) | ({"sandbox_state": sandbox_state} if dropped or changed else {})
 
     def _run_tool(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
-        placed = self._order.find_call(runtime.state, runtime, call["id"])
-        with self._order.attend(placed):
-            self._order.wait_for_earlier(placed)
+        order = self._find_order(self._sandboxes.current(runtime.state))
+        placed = order.find_call(runtime.state, runtime, call["id"])
+        with order.attend(placed):
+            order.wait_for_earlier(placed)
             return self._run_call(call, runtime, placed)
 
     async def _arun_tool(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
-        placed = self._order.find_call(runtime.state, runtime, call["id"])
-        with self._order.attend(placed):
-            await self._order.wait_for_earlier_async(placed)
-            return await self._work.run_blocking(lambda: self._run_call(call, runtime, placed))
+        work = await self._sandboxes.acurrent(runtime.state)
+        order = self._find_order(work)
+        placed = order.find_call(runtime.state, runtime, call["id"])
+        with order.attend(placed):
+            await order.wait_for_earlier_async(placed)
+            return await work.run_blocking(lambda: self._run_call(call, runtime, placed))
 
     def _run_call(self, call: ToolCall, runtime: ToolRuntime[Any, Any], placed: PlacedCall) -> ToolResult:
         """Run a call as the last wrapper passed it on, once."""
@@ -296,7 +340,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         if isinstance(action, UnreadableReply):
             return refuse(call, action.correction)
         edits = read_field(runtime.state, "edits") or []
-        ran = self._order.run(
+        ran = placed.order.run(
             placed,
             [action.tool, dict(action.arguments)],
             lambda sandbox, _: self._execute(sandbox, action, edits).redact_secrets(),
@@ -318,9 +362,9 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         A handoff gets the state after the earlier calls of the reply.
         """
         if is_handoff(result):
-            return cast(ToolResult, pass_on_state(result, request.state, self._order.find_state(call)))
+            return cast(ToolResult, pass_on_state(result, request.state, call.order.find_state(call)))
         update = _join_updates(call.updates)
-        if not update and (left := self._work.find_left_state(call.step.state_before)):
+        if not update and (left := call.order.work.find_left_state(call.step.state_before)):
             update = {"sandbox_state": left}  # of another tool, which acted or called an agent
             if isinstance(result, Command) and "sandbox_state" in (result.update or {}):
                 return result
@@ -340,15 +384,15 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         return execute_editor(sandbox, action.arguments, edits, max_chars=self._max_chars)
 
     def _save_record(
-        self, state: SandboxAgentState, point: HandoffPoint, runtime: Runtime[Any]
+        self, session: Session, state: SandboxAgentState, point: HandoffPoint, runtime: Runtime[Any]
     ) -> HandoffRecord:
         """Save the record of a point, or return the one that an interrupted step has saved."""
-        store, name = self._session.records, build_record_id(self._work.thread, point)
+        store, name = session.records, build_record_id(session.thread, point)
         record_id = f"{name}.{state['sandbox_state'][-12:]}"
         if record_id in store.list_ids():
             return store.load(record_id)
         return save_record(
-            self._session,
+            session,
             cast(AgentState, state),
             point,
             record_id=record_id,

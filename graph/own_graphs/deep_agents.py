@@ -21,6 +21,7 @@ from deepagents.backends.sandbox import BaseSandbox
 from deepagents.middleware.filesystem import FilesystemMiddleware
 from langchain.agents.middleware.types import ExtendedModelResponse
 from langchain_core.messages import ToolCall, ToolMessage, message_to_dict, messages_from_dict
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import JsonValue, ValidationError
@@ -28,8 +29,14 @@ from pydantic import JsonValue, ValidationError
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.own_graphs.agent_middleware import ModelMessages
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
-from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState, ThreadSandbox
-from langgraph_takeover.graph.usage_errors import ActResultError
+from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes
+from langgraph_takeover.graph.own_graphs.thread_sandbox import (
+    CHANNEL,
+    SandboxState,
+    ThreadSandbox,
+    load_checkpoint,
+)
+from langgraph_takeover.graph.usage_errors import ActResultError, ThreadNotFoundError
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
@@ -53,16 +60,16 @@ _TIMEOUT_EXIT_CODE = 124
 
 
 class SandboxBackend(SandboxBackendProtocol):
-    """The files and commands of a thread's sandbox, for deepagents' tools.
+    """The files and commands of threads' sandboxes, for deepagents' tools.
 
     Commands share one shell, whose directory and variables persist. The file tools need Python in the sandbox. Give the
     agent a `SandboxFilesystemMiddleware` too: it saves the sandbox's state with the agent's steps.
 
-    Calls outside an agent, such as an upload before it starts, act on the thread's newest state. The agent's next step
-    saves what they changed.
+    Calls outside an agent, such as an upload before it starts, act on the thread's newest state, inside of
+    `with sandboxes.open(thread)`. The agent's next step in this process saves what they changed.
 
     Args:
-        work: the sandbox, from `open_sandbox`.
+        sandboxes: those of all threads; or the sandbox of one, from `open_sandbox`.
         command_timeout_s: time limit of a command that has none of its own, in seconds.
 
     Example:
@@ -75,99 +82,34 @@ class SandboxBackend(SandboxBackendProtocol):
         'hello'
     """
 
-    def __init__(self, work: ThreadSandbox, *, command_timeout_s: float = 600.0) -> None:
-        self.work = work
+    def __init__(self, sandboxes: Sandboxes | ThreadSandbox, *, command_timeout_s: float = 600.0) -> None:
+        self.sandboxes = sandboxes
         self._timeout_s = command_timeout_s
         self._files = _FileTools(self)
-        self._bound: Sandbox | None = None
-        self._state: str | None = None
-        self._has_unsaved = False
-        self._lock = threading.RLock()
 
     @property
     def id(self) -> str:
         """The name of the thread."""
-        return self.work.thread
+        return self.sandboxes.current().thread
 
-    # The sandbox and its state
+    def find_thread(self, work: ThreadSandbox) -> _BackendThread:
+        """Return what this backend keeps of a thread."""
+        return work.keep(self, lambda: _BackendThread(work))
 
-    @contextmanager
-    def use(self, *, changes: bool = False) -> Iterator[Sandbox]:
-        """Yield the sandbox of the running call, or else in the thread's newest state. One OS thread uses it at a time.
-
-        With `changes`, the caller may change something, which `save` saves.
-        """
-        with self._lock:
-            if self._bound is not None:
-                yield self._bound
-                return
-            sandbox = self.work.enter(self.find_state())
-            self._has_unsaved = self._has_unsaved or changes
-            yield sandbox
-
-    def find_state(self) -> str:
-        """Return the id of the thread's newest state: the last one here, or that of the newest checkpoint."""
-        if self._state is None:
-            newest = self.work.saver.get_tuple({"configurable": {"thread_id": self.work.thread}})
-            values = newest.checkpoint["channel_values"] if newest is not None else {}
-            self._state = str(values.get("sandbox_state") or BASE_STATE)
-        return self._state
-
-    def start(self) -> str:
-        """Save the first state of a new thread, with what calls outside the agent changed; return its id."""
-        with self._lock:
-            self.accept(self.work.start())
-            return self.find_state()
-
-    def accept(self, state: str) -> None:
-        """Note the state that an act left, which includes everything before it."""
-        self._state, self._has_unsaved = state, False
-
-    def enter(self, state: str) -> None:
-        """Make the sandbox match a state of the agent. Changes outside its steps remain if they started from that state."""
-        with self._lock:
-            if state != self._state:
-                self.discard()
-            self.work.enter(state)
-            self._state = state
-
-    @contextmanager
-    def bind(self, sandbox: Sandbox) -> Iterator[None]:
-        """Let all calls use this sandbox, whose state the caller saves."""
-        self._bound = sandbox
-        try:
-            yield
-        finally:
-            self._bound = None
-
-    def save(self, state: str) -> str:
-        """Save what calls outside of acts changed since a state; return the state after it."""
-        with self._lock:
-            if self._has_unsaved:
-                name = f"outside {uuid.uuid4().hex}"
-                state = self.work.act(name, lambda _: None, state=state, effects="shell").state
-            self.accept(state)
-            return state
-
-    def discard(self) -> None:
-        """Undo what calls outside of acts changed and nothing has saved."""
-        with self._lock:
-            if self._has_unsaved:
-                self.work.session.close_sandbox()
-                self._has_unsaved = False
+    def find_current(self) -> _BackendThread:
+        return self.find_thread(self.sandboxes.current())
 
     def snapshot(self) -> Snapshot:
-        """Save files and shell of the thread's newest state; the files are in `work.snapshot_directory(snapshot)`."""
-        return self.work.snapshot(self.save(self.find_state()))
+        """Save files and shell of the thread's newest state; the files are in `snapshot_directory` of its sandbox."""
+        thread = self.find_current()
+        return thread.work.snapshot(thread.save(thread.find_state()))
 
     def restore(self, snapshot: Snapshot, store: Path) -> str:
         """Bring a snapshot into the thread, and return the id of its state for the agent's input `sandbox_state`.
 
         `store` is the directory of its files. Raises SnapshotCorruptError and SandboxUnavailableError.
         """
-        self.discard()
-        self._state = self.work.restore(snapshot, store)
-        return self._state
+        return self.find_current().restore(snapshot, store)
 
     # deepagents' protocol
 
@@ -175,7 +117,7 @@ class SandboxBackend(SandboxBackendProtocol):
         """Run a command in the shell; a command that exceeds its time limit is ended, with exit code 124."""
         limit_s = timeout or self._timeout_s
         try:
-            with self.use(changes=True) as sandbox:
+            with self.find_current().use(changes=True) as sandbox:
                 result = sandbox.run(command, timeout_s=limit_s, output_limit=_OUTPUT_LIMIT)
         except ValueError as error:
             return ExecuteResponse(output=f"Not run: {error}.", exit_code=2)
@@ -208,15 +150,15 @@ class SandboxBackend(SandboxBackendProtocol):
         return self._files.glob(pattern, path)
 
     def write(self, file_path: str, content: str) -> Any:
-        with self.use(changes=True):
+        with self.find_current().use(changes=True):
             return self._files.write(file_path, content)
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Any:
-        with self.use(changes=True):
+        with self.find_current().use(changes=True):
             return self._files.edit(file_path, old_string, new_string, replace_all)
 
     def delete(self, file_path: str) -> Any:
-        with self.use(changes=True):
+        with self.find_current().use(changes=True):
             return self._files.delete(file_path)
 
     def _write(self, path: str, content: bytes) -> str | None:
@@ -224,7 +166,7 @@ class SandboxBackend(SandboxBackendProtocol):
         if not path.startswith("/"):
             return "invalid_path"
         try:
-            with self.use(changes=True) as sandbox:
+            with self.find_current().use(changes=True) as sandbox:
                 sandbox.write_file(path, content)
         except FileAccessError as error:
             return _name_error(error)
@@ -234,10 +176,103 @@ class SandboxBackend(SandboxBackendProtocol):
         if not path.startswith("/"):
             return FileDownloadResponse(path=path, error="invalid_path")
         try:
-            with self.use() as sandbox:
+            with self.find_current().use() as sandbox:
                 return FileDownloadResponse(path=path, content=sandbox.read_file(path))
         except FileAccessError as error:
             return FileDownloadResponse(path=path, error=_name_error(error))
+
+
+class _BackendThread:
+    """One thread of a backend: which state its sandbox is in, and whether calls outside of acts have changed it."""
+
+    def __init__(self, work: ThreadSandbox) -> None:
+        self.work = work
+        self._bound: Sandbox | None = None
+        self._state: str | None = None
+        self._token = work.session.lease.token
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def use(self, *, changes: bool = False) -> Iterator[Sandbox]:
+        """Yield the sandbox of the running call, or else in the thread's newest state. One OS thread uses it at a time.
+
+        With `changes`, the caller may change something, which `save` saves.
+        """
+        with self._lock:
+            if self._bound is not None:
+                yield self._bound
+                return
+            sandbox = self.work.enter(self.find_state())
+            self.work.session.has_unsaved = self.work.session.has_unsaved or changes
+            yield sandbox
+
+    def find_state(self) -> str:
+        """Return the id of the thread's newest state: the last one here, or that of the newest checkpoint."""
+        token = self.work.session.lease.token
+        if self._token != token and not self.work.session.has_unsaved:  # another run may have come between
+            self._state = None
+        self._token = token
+        if self._state is None:
+            newest = self._load_newest()
+            values = newest.checkpoint["channel_values"] if newest is not None else {}
+            self._state = str(values.get(CHANNEL) or BASE_STATE)
+        return self._state
+
+    def _load_newest(self) -> CheckpointTuple | None:
+        try:
+            saver = self.work.saver
+        except ThreadNotFoundError:  # outside of a graph, or one without a checkpointer
+            return None
+        return load_checkpoint(saver, {"configurable": {"thread_id": self.work.thread}})
+
+    def start(self) -> str:
+        """Save the first state of a new thread, with what calls outside the agent changed; return its id."""
+        with self._lock:
+            self.accept(self.work.start())
+            return self.find_state()
+
+    def accept(self, state: str) -> None:
+        """Note the state that an act left, which includes everything before it."""
+        self._state, self._token = state, self.work.session.lease.token
+        self.work.session.has_unsaved = False
+
+    def enter(self, state: str) -> None:
+        """Make the sandbox match a state of the agent. Changes outside its steps remain if they started from that state."""
+        with self._lock:
+            if state != self._state:
+                self.discard()
+            self.work.enter(state)
+            self._state, self._token = state, self.work.session.lease.token
+
+    @contextmanager
+    def bind(self, sandbox: Sandbox) -> Iterator[None]:
+        """Let all calls use this sandbox, whose state the caller saves."""
+        self._bound = sandbox
+        try:
+            yield
+        finally:
+            self._bound = None
+
+    def save(self, state: str) -> str:
+        """Save what calls outside of acts changed since a state; return the state after it."""
+        with self._lock:
+            if self.work.session.has_unsaved:
+                name = f"outside {uuid.uuid4().hex}"
+                state = self.work.act(name, lambda _: None, state=state, effects="shell").state
+            self.accept(state)
+            return state
+
+    def discard(self) -> None:
+        """Undo what calls outside of acts changed and nothing has saved."""
+        with self._lock:
+            if self.work.session.has_unsaved:
+                self.work.session.close_sandbox()
+
+    def restore(self, snapshot: Snapshot, store: Path) -> str:
+        """Bring a snapshot into the thread, and return the id of its state."""
+        self.discard()
+        self.accept(self.work.restore(snapshot, store))
+        return self.find_state()
 
 
 class _FileTools(BaseSandbox):
@@ -251,7 +286,7 @@ class _FileTools(BaseSandbox):
         return self._backend.id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        with self._backend.use() as sandbox:
+        with self._backend.find_current().use() as sandbox:
             result = sandbox.inspect(command)
         output = result.output.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         return ExecuteResponse(output=output, exit_code=result.exit_code)
@@ -287,11 +322,11 @@ class _StoredReply(Frozen):
 
 
 class SandboxFilesystemMiddleware(FilesystemMiddleware):
-    """deepagents' file and command tools in a thread's sandbox: each call takes effect once.
+    """deepagents' file and command tools in the sandbox of their thread: each call takes effect once.
 
     It replaces deepagents' own `FilesystemMiddleware` in the agent and its general-purpose subagent; add it
-    to the `middleware` of each subagent of yours. The state has the channel `sandbox_state`. Compile the agent with
-    `checkpointer=work.saver`.
+    to the `middleware` of each subagent of yours. The state has the channel `sandbox_state`. The agent needs a
+    checkpointer: any, or `work.saver` of `open_sandbox`.
 
     Args:
         backend: the agent's backend.
@@ -299,20 +334,18 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
 
     Example:
         >>> from deepagents import create_deep_agent
+        >>> from langgraph.checkpoint.memory import InMemorySaver
         >>> from langgraph_takeover.deepagents import SandboxBackend, SandboxFilesystemMiddleware
-        >>> from langgraph_takeover.integrations import open_sandbox
-        >>> with open_sandbox(home, "deep", sandbox=sandbox_spec) as work:
-        ...     backend = SandboxBackend(work)
-        ...     middleware = [SandboxFilesystemMiddleware(backend)]
-        ...     agent = create_deep_agent(model, backend=backend, middleware=middleware, checkpointer=work.saver)
+        >>> from langgraph_takeover.integrations import Sandboxes
+        >>> backend = SandboxBackend(Sandboxes(home, sandbox_spec))
+        >>> middleware = [SandboxFilesystemMiddleware(backend)]
+        >>> agent = create_deep_agent(model, backend=backend, middleware=middleware, checkpointer=InMemorySaver())
     """
 
     def __init__(self, backend: SandboxBackend, **options: Any) -> None:
         super().__init__(backend=backend, **options)
-        self._sandbox_backend = backend
-        self._work, self._session = backend.work, backend.work.session
-        self._order = CallOrder(backend.work, _READERS | _WRITERS | {_SUBAGENT})
-        self._messages = ModelMessages(backend.work.thread)
+        self._sandbox_backend, self._sandboxes = backend, backend.sandboxes
+        self._messages = ModelMessages()
         schema: Any = vars(self)["state_schema"]
         fields = {
             "__annotations__": get_type_hints(SandboxState, include_extras=True),
@@ -325,37 +358,63 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         """deepagents replaces its own middleware by one of the same name."""
         return "FilesystemMiddleware"
 
+    def _find_thread(self, work: ThreadSandbox) -> _BackendThread:
+        return self._sandbox_backend.find_thread(work)
+
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Make the sandbox match the state; save the first state, and changes from outside the agent."""
-        self._session.stop.require_running()
-        before = state.get("sandbox_state")
-        if not before:
-            return {"sandbox_state": self._sandbox_backend.start()}
-        self._sandbox_backend.enter(before)
-        after = self._sandbox_backend.save(before)
-        return {"sandbox_state": after} if after != before else None
+        return self._begin(self._sandboxes.current(state), state)
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        return await self._work.run_in_own_thread(lambda: self.before_agent(state, runtime))
+        work = await self._sandboxes.acurrent(state)
+        return await work.run_in_own_thread(lambda: self._begin(work, state))
+
+    def _begin(self, work: ThreadSandbox, state: Any) -> dict[str, Any] | None:
+        work.session.stop.require_running()
+        thread, before = self._find_thread(work), state.get(CHANNEL)
+        if not before:
+            return {CHANNEL: thread.start()}
+        thread.enter(before)
+        after = thread.save(before)
+        return {CHANNEL: after} if after != before else None
+
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Save what the agent's last step changed beside its tools."""
+        return self._end(self._sandboxes.current(state), state)
+
+    async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        work = await self._sandboxes.acurrent(state)
+        if not work.session.has_unsaved:
+            return None
+        return await work.run_in_own_thread(lambda: self._end(work, state))
+
+    def _end(self, work: ThreadSandbox, state: Any) -> dict[str, Any] | None:
+        if not work.session.has_unsaved:
+            return None
+        return {CHANNEL: self._find_thread(work).save(state[CHANNEL])}
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Save what deepagents writes beside the model call, such as a summarized conversation."""
-        before = self._enter(request)
+        work = self._sandboxes.current(request.state)
+        thread = self._find_thread(work)
+        before = _enter(thread, request)
         try:
             response = super().wrap_model_call(request, self._call_model(handler))
         except BaseException:
-            self._sandbox_backend.discard()
+            thread.discard()
             raise
-        return _add_state(response, before, self._sandbox_backend.save(before))
+        return _add_state(response, before, thread.save(before))
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        before = await self._work.run_in_own_thread(lambda: self._enter(request))
+        work = await self._sandboxes.acurrent(request.state)
+        thread = self._find_thread(work)
+        before = await work.run_in_own_thread(lambda: _enter(thread, request))
         try:
             response = await super().awrap_model_call(request, self._acall_model(handler))
         except BaseException:
-            await self._work.run_in_own_thread(self._sandbox_backend.discard)
+            await work.run_in_own_thread(thread.discard)
             raise
-        after = await self._work.run_in_own_thread(lambda: self._sandbox_backend.save(before))
+        after = await work.run_in_own_thread(lambda: thread.save(before))
         return _add_state(response, before, after)
 
     def _call_model(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -379,7 +438,8 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         if not _is_sandbox_call(request.tool_call):
             return super().wrap_tool_call(request, handler)  # type: ignore[no-any-return]
         call: Callable[..., ToolResult] = super().wrap_tool_call
-        return self._call_in_order(request, lambda each: call(each, handler))
+        work = self._sandboxes.current(request.state)
+        return self._call_in_order(work, request, lambda each: call(each, handler))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -387,89 +447,97 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         call: Callable[..., Coroutine[Any, Any, ToolResult]] = super().awrap_tool_call
         if not _is_sandbox_call(request.tool_call):
             return await call(request, handler)
-        loop = asyncio.get_running_loop()
+        loop, work = asyncio.get_running_loop(), await self._sandboxes.acurrent(request.state)
 
         def call_in_loop(each: ToolCallRequest) -> ToolResult:
-            return self._wait_for(asyncio.run_coroutine_threadsafe(call(each, handler), loop), loop)
+            return _wait_for(work, asyncio.run_coroutine_threadsafe(call(each, handler), loop), loop)
 
-        return await self._work.run_in_own_thread(lambda: self._call_in_order(request, call_in_loop))
-
-    def _wait_for(self, future: Future[ResultT], loop: asyncio.AbstractEventLoop) -> ResultT:
-        """Return the result of a tool that runs in the event loop, unless the run stops or the loop ends."""
-        while True:
-            try:
-                return future.result(timeout=_POLL_S)
-            except TimeoutError:
-                if future.done():
-                    raise
-            if self._session.stop.is_urgent or loop.is_closed():
-                future.cancel()
-                self._session.stop.require_not_urgent()
-                raise SandboxUnavailableError(
-                    f"thread {self._work.thread!r}: its event loop has ended; resume it"
-                )
-
-    def _enter(self, request: Any) -> str:
-        self._session.stop.require_running()
-        state = str(request.state["sandbox_state"])
-        self._sandbox_backend.enter(state)
-        return state
+        return await work.run_in_own_thread(lambda: self._call_in_order(work, request, call_in_loop))
 
     def _call_in_order(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
-    ) -> ToolResult:
-        call = self._order.find_call(request.state, request.runtime, request.tool_call["id"])
-        with self._order.attend(call):
-            self._order.wait_for_earlier(call)
-            if call.refusal is not None:
-                return refuse(request.tool_call, call.refusal)
-            before = self._order.find_state(call)
-            if request.tool_call["name"] == _SUBAGENT:
-                return self._call_subagent(call, _with_state(request, before), before, handler)
-            self._sandbox_backend.enter(before)
-            return self._call_once(call, request, handler)
-
-    def _call_once(
-        self, call: PlacedCall, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
-    ) -> ToolResult:
-        def operate(sandbox: Sandbox, before: str) -> _StoredReply:
-            with self._sandbox_backend.bind(sandbox):
-                result = handler(_with_state(request, before))
-            return _store(self._work.thread, result, sandbox.changes())
-
-        ran = self._order.run(
-            call,
-            _describe(request.tool_call),
-            operate,
-            _StoredReply.model_validate_json,
-            _find_effect(request.tool_call),
-        )
-        if ran is None:
-            return refuse(request.tool_call, call.refusal)
-        self._sandbox_backend.accept(self._order.find_state(call))
-        update = {**ran.result.update, "sandbox_state": ran.state}
-        return Command(update={**update, "messages": messages_from_dict([*ran.result.messages])})
-
-    def _call_subagent(
         self,
-        call: PlacedCall,
+        work: ThreadSandbox,
         request: ToolCallRequest,
-        before: str,
         handler: Callable[[ToolCallRequest], ToolResult],
     ) -> ToolResult:
-        """Run a subagent, whose own state has the state of the sandbox."""
-        result = handler(request)
-        update = (
-            dict(result.update) if isinstance(result, Command) and isinstance(result.update, dict) else {}
-        )
-        after = self._sandbox_backend.save(str(update.get("sandbox_state", before)))
-        self._order.record(call, _describe(request.tool_call), before, after)
-        messages = [result] if isinstance(result, ToolMessage) else update["messages"]
-        return Command(update={**update, "messages": messages, "sandbox_state": after})
+        order = work.keep(self, lambda: CallOrder(work, _READERS | _WRITERS | {_SUBAGENT}))
+        call = order.find_call(request.state, request.runtime, request.tool_call["id"])
+        with order.attend(call):
+            order.wait_for_earlier(call)
+            if call.refusal is not None:
+                return refuse(request.tool_call, call.refusal)
+            thread, before = self._find_thread(work), order.find_state(call)
+            if request.tool_call["name"] == _SUBAGENT:
+                return _call_subagent(thread, call, _with_state(request, before), before, handler)
+            thread.enter(before)
+            return _call_once(thread, call, request, handler)
+
+
+def _enter(thread: _BackendThread, request: Any) -> str:
+    thread.work.session.stop.require_running()
+    state = str(request.state[CHANNEL])
+    thread.enter(state)
+    return state
+
+
+def _wait_for(work: ThreadSandbox, future: Future[ResultT], loop: asyncio.AbstractEventLoop) -> ResultT:
+    """Return the result of a tool that runs in the event loop, unless the run stops or the loop ends."""
+    stop = work.session.stop
+    while True:
+        try:
+            return future.result(timeout=_POLL_S)
+        except TimeoutError:
+            if future.done():
+                raise
+        if stop.is_urgent or loop.is_closed():
+            future.cancel()
+            stop.require_not_urgent()
+            raise SandboxUnavailableError(f"thread {work.thread!r}: its event loop has ended; resume it")
+
+
+def _call_once(
+    thread: _BackendThread,
+    call: PlacedCall,
+    request: ToolCallRequest,
+    handler: Callable[[ToolCallRequest], ToolResult],
+) -> ToolResult:
+    def operate(sandbox: Sandbox, before: str) -> _StoredReply:
+        with thread.bind(sandbox):
+            result = handler(_with_state(request, before))
+        return _store(thread.work.thread, result, sandbox.changes())
+
+    ran = call.order.run(
+        call,
+        _describe(request.tool_call),
+        operate,
+        _StoredReply.model_validate_json,
+        _find_effect(request.tool_call),
+    )
+    if ran is None:
+        return refuse(request.tool_call, call.refusal)
+    thread.accept(call.order.find_state(call))
+    update = {**ran.result.update, CHANNEL: ran.state}
+    return Command(update={**update, "messages": messages_from_dict([*ran.result.messages])})
+
+
+def _call_subagent(
+    thread: _BackendThread,
+    call: PlacedCall,
+    request: ToolCallRequest,
+    before: str,
+    handler: Callable[[ToolCallRequest], ToolResult],
+) -> ToolResult:
+    """Run a subagent, whose own state has the state of the sandbox."""
+    result = handler(request)
+    update = dict(result.update) if isinstance(result, Command) and isinstance(result.update, dict) else {}
+    after = thread.save(str(update.get(CHANNEL, before)))
+    call.order.record(call, _describe(request.tool_call), before, after)
+    messages = [result] if isinstance(result, ToolMessage) else update["messages"]
+    return Command(update={**update, "messages": messages, CHANNEL: after})
 
 
 def _with_state(request: ToolCallRequest, state: str) -> ToolCallRequest:
-    return request.override(state={**request.state, "sandbox_state": state})
+    return request.override(state={**request.state, CHANNEL: state})
 
 
 def _describe(call: ToolCall) -> list[Any]:
@@ -505,7 +573,7 @@ def _add_state(response: Any, before: str, after: str) -> Any:
     """Add a new state of the sandbox to the result of a model call."""
     if after == before:
         return response
-    update: dict[str, Any] = {"sandbox_state": after}
+    update: dict[str, Any] = {CHANNEL: after}
     if isinstance(response, ExtendedModelResponse):
         command = response.command
         if command is not None and isinstance(command.update, dict):

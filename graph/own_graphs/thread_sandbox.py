@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import LastValue
-from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
-    CheckpointTuple,
-)
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.config import get_config
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.checkpoints.inspection import require_graph, resume_state_id
-from langgraph_takeover.graph.checkpoints.savers import Saver, fork_checkpoint
+from langgraph_takeover.graph.checkpoints.savers import Saver, build_fork, fork_checkpoint
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.usage_errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import effects as journal
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
+from langgraph_takeover.nodes.model.exchange import event_loop
 from langgraph_takeover.nodes.session.graph_tasks import (
     ActConflictError,
     GraphTask,
@@ -119,8 +122,63 @@ class _StoredAct(Frozen):
     shell_ended: bool = False
 
 
+def find_checkpointer() -> BaseCheckpointSaver[str] | None:
+    """Return the saver of the graph whose node or tool calls this; None without one."""
+    try:
+        found = get_config().get("configurable", {}).get("__pregel_checkpointer")
+    except RuntimeError:
+        return None
+    return found if isinstance(found, BaseCheckpointSaver) else None
+
+
+def load_checkpoint(saver: BaseCheckpointSaver[str], config: RunnableConfig) -> CheckpointTuple | None:
+    """Return a checkpoint of any saver; in another OS thread than the event loop's."""
+    try:
+        return saver.get_tuple(config)
+    except NotImplementedError:
+        return _await_in_loop(saver.aget_tuple(config))
+
+
+def list_checkpoints(
+    saver: BaseCheckpointSaver[str], config: RunnableConfig, after: str
+) -> list[CheckpointTuple]:
+    """List the checkpoints of a thread that are newer than an id, newest first; like `load_checkpoint`."""
+
+    def is_newer(stored: CheckpointTuple) -> bool:
+        return str(stored.checkpoint["id"]) > after
+
+    async def alist() -> list[CheckpointTuple]:
+        found = []
+        async for stored in saver.alist(config):
+            if not is_newer(stored):
+                break
+            found.append(stored)
+        return found
+
+    try:
+        return [*takewhile(is_newer, saver.list(config))]
+    except NotImplementedError:
+        return _await_in_loop(alist())
+
+
+def restore_newest(saver: BaseCheckpointSaver[str], stored: CheckpointTuple) -> None:
+    """Write a copy of a checkpoint as the thread's newest; like `load_checkpoint`."""
+    fork = build_fork(saver, stored, {})
+    try:
+        saver.put(*fork)
+    except NotImplementedError:
+        _await_in_loop(saver.aput(*fork))
+
+
+def _await_in_loop(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Return the result of work in the event loop that this OS thread works for."""
+    if (loop := event_loop.get()) is None:
+        return asyncio.run(work)
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
 class ThreadSandbox:
-    """The sandbox of one thread, which this process holds until the end of `open_sandbox`.
+    """The sandbox of one thread, which this process holds until the end of `open_sandbox`, or of the run.
 
     A state is an id that a checkpoint keeps, by default in the channel `sandbox_state`. Every method that takes one
     first makes the sandbox match it, so that a resumed, forked or rewound thread finds its files and shell variables.
@@ -134,11 +192,10 @@ class ThreadSandbox:
         '1\\n'
     """
 
-    def __init__(self, session: Session, saver: BaseCheckpointSaver[str], home: Home) -> None:
+    def __init__(self, session: Session, saver: BaseCheckpointSaver[str] | None, home: Home) -> None:
         self._home = home
         self.thread = session.thread
-        self.saver = saver
-        """The checkpointer to compile the graph with. It writes only to this thread, and only while this process holds it."""
+        self._saver = saver
         self.session = session
         """The session behind it, for the integrations of this package."""
         self._claims_lock = Lock()
@@ -147,6 +204,36 @@ class ThreadSandbox:
         """The keys that tasks of the newest step have used, each with the execution that did."""
         self.last_messages: set[str] = set()
         """Ids of the messages with which agents of this process ended their turns in the sandbox."""
+        self._kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    @property
+    def saver(self) -> BaseCheckpointSaver[str]:
+        """The checkpointer to compile the graph with. It writes only to this thread, and only while this process holds it.
+
+        From `Sandboxes`: the one that the running graph was compiled with. Raises ThreadNotFoundError without one.
+        """
+        found = self._saver or find_checkpointer()
+        if found is None:
+            raise ThreadNotFoundError(
+                f"thread {self.thread!r}: no graph with a checkpointer runs here (compile it with checkpointer=…, and call "
+                "this in one of its nodes or tools)"
+            )
+        return found
+
+    def current(self, state: Any = None) -> ThreadSandbox:
+        """Return itself: integrations take a thread's sandbox, or `Sandboxes`, which have one for each."""
+        return self
+
+    async def acurrent(self, state: Any = None) -> ThreadSandbox:
+        return self
+
+    def keep(self, owner: object, make: Callable[[], ResultT]) -> ResultT:
+        """Return what an integration keeps for this thread; make it at the first call."""
+        with self._claims_lock:
+            if owner not in self._kept:
+                self._kept[owner] = make()
+            kept: ResultT = self._kept[owner]
+            return kept
 
     def enter(self, state: str | None = None) -> Sandbox:
         """Return the sandbox in a state, for reading: what changes it belongs in `act`.
@@ -186,7 +273,8 @@ class ThreadSandbox:
             if stored.parent_config is None or stored.metadata.get("source") not in ("loop", "input"):
                 return  # a fork begins where somebody chose
             parent = stored.parent_config["configurable"]["checkpoint_id"]
-            if nodes := {each.node for each in later if each.step == parent}:
+            nodes = {each.node for each in later if each.step == parent}
+            if nodes and stored.metadata.get("source") == "loop":  # a new input drops unfinished nodes
                 silent = nodes - self._list_returning(parent, nodes)
                 if not silent:
                     return
@@ -194,13 +282,13 @@ class ThreadSandbox:
                     f"thread {self.thread!r}: node {min(silent).partition(':')[0]!r} changed the sandbox, but returned no "
                     f"{CHANNEL} (return the state of its last act, or the state before to drop its changes)"
                 )
-            stored = self.saver.get_tuple(self._config_at(parent))
+            stored = load_checkpoint(self.saver, self._config_at(parent))
 
     def _list_returning(self, step: str, nodes: set[str]) -> set[str]:
         """List the nodes of a step that returned a state. LangGraph may still be saving what they returned."""
         ends_at = time.monotonic() + _SAVING_S
         while True:
-            stored = self.saver.get_tuple(self._config_at(step))
+            stored = load_checkpoint(self.saver, self._config_at(step))
             writes = (stored.pending_writes if stored is not None else None) or ()
             tasks = {task for task, channel, value in writes if channel == CHANNEL and value}
             returning = {each for each in nodes if each.partition(":")[2] in tasks}
@@ -235,13 +323,15 @@ class ThreadSandbox:
             # A fork of a checkpoint does not include the step that began with it.
             if parent in earlier and stored.metadata.get("source") == "loop":
                 return earlier[parent]
-            stored = self.saver.get_tuple(self._config_at(parent))
+            stored = load_checkpoint(self.saver, self._config_at(parent))
         return None
 
     def _load_step(self, step: str, *, may_wait: bool) -> CheckpointTuple | None:
         """Return the checkpoint that a step began with. By default, LangGraph saves it while the step's nodes run."""
         ends_at = time.monotonic() + (_SAVING_S if may_wait else 0)
-        while (stored := self.saver.get_tuple(self._config_at(step))) is None and time.monotonic() < ends_at:
+        while (
+            stored := load_checkpoint(self.saver, self._config_at(step))
+        ) is None and time.monotonic() < ends_at:
             time.sleep(_SAVING_POLL_S)
         return stored
 
@@ -350,9 +440,14 @@ class ThreadSandbox:
         """Like `run_blocking`, in a new thread: in the home's, calls that wait could block the call that they wait for."""
         abortable = AbortableWork(self.session.stop, work)
         pool = ThreadPoolExecutor(1, thread_name_prefix="own-graph")
+        context = contextvars.copy_context()
+        context.run(event_loop.set, asyncio.get_running_loop())
         try:
             return await run_in_pool(
-                pool, abortable.run, end=lambda: Thread(target=abortable.abort, daemon=True).start()
+                pool,
+                abortable.run,
+                end=lambda: Thread(target=abortable.abort, daemon=True).start(),
+                context=context,
             )
         finally:
             pool.shutdown(wait=False)
@@ -418,11 +513,11 @@ class ThreadSandbox:
             found = stored.checkpoint["channel_values"].get(CHANNEL)
             if isinstance(found, str) and found and self.session.can_enter_state(found):
                 return found
-            stored = self.saver.get_tuple(stored.parent_config) if stored.parent_config else None
+            stored = load_checkpoint(self.saver, stored.parent_config) if stored.parent_config else None
         return BASE_STATE
 
     def _load_newest(self) -> CheckpointTuple:
-        stored = self.saver.get_tuple(self._config_at())
+        stored = load_checkpoint(self.saver, self._config_at())
         if stored is None:
             raise ThreadNotFoundError(
                 f"thread {self.thread!r}: no graph has run on it (invoke one with checkpointer=work.saver)"

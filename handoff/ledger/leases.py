@@ -237,15 +237,19 @@ def check_name(name: str, label: str = "name") -> None:
 
 
 class Lease:
-    """The right to write to one thread, until it is released or lost."""
+    """The right to write to one thread, from `acquire` until it is released or lost; it can be acquired again.
 
-    def __init__(
-        self, ledger: Ledger, thread: str, token: int, ttl_s: float, previous_place: str = ""
-    ) -> None:
+    Args:
+        ttl_s: how long it holds without renewal, in seconds.
+        place: where its holder will have its sandbox.
+    """
+
+    def __init__(self, ledger: Ledger, thread: str, ttl_s: float = TTL_S, place: str = "") -> None:
         self.ledger = ledger
         self.thread = thread
-        self.token = token
-        self.previous_place = previous_place
+        self.token = 0
+        self.place = place
+        self.previous_place = ""
         """The sandbox of the previous holder, if it died without releasing the lease."""
         self.handoff_request: str | None = None
         """Reason of an external handoff request, as of the last read; None without a request."""
@@ -257,8 +261,26 @@ class Lease:
         self.renews_at = 0.0
         """When the keeper renews it next, as `time.monotonic`."""
         self._ended = threading.Event()
+        self._released = True
+
+    def acquire(self) -> None:
+        """Acquire it, for the first time or after a release.
+
+        A dead holder on this host is detected; one elsewhere loses its lease when it expires. Raises ThreadHeldError.
+        """
+        self.token, self.previous_place = _acquire(self.ledger, self.thread, self.place, self.ttl_s)
+        self.stop_mode = None
+        self._ended.clear()
         self._released = False
-        find_keeper(ledger).add(self)
+        find_keeper(self.ledger).add(self)
+
+    @repeat_after_loss(idempotent=True)
+    def note_place(self, place: str) -> None:
+        """Note where its holder has its sandbox from now on. Raises FencedError."""
+        with self.ledger.write_transaction() as connection:
+            self.require(connection)
+            connection.execute(update(leases).where(leases.c.thread == self.thread).values(place=place))
+        self.place = place
 
     @property
     def has_ended(self) -> bool:
@@ -336,12 +358,15 @@ class Lease:
 
 
 def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_S) -> Lease:
-    """Acquire the thread's lease; `place` says where its holder will have its sandbox.
-
-    A dead holder on this host is detected; one elsewhere loses its lease when it expires. Raises ThreadNameError and
-    ThreadHeldError.
-    """
+    """Return the thread's lease, acquired. Raises ThreadNameError and what `Lease.acquire` raises."""
     check_thread(thread)
+    lease = Lease(ledger, thread, ttl_s, place)
+    lease.acquire()
+    return lease
+
+
+def _acquire(ledger: Ledger, thread: str, place: str, ttl_s: float) -> tuple[int, str]:
+    """Return the token of a new lease, and the place of a holder that died without releasing the thread."""
     process, holder = current_process_identity(), f"process {os.getpid()} on {socket.gethostname()}"
     tried: dict[tuple[int, float], str] = {}
     """Attempts that may have been committed, by token and time, with the place before."""
@@ -377,8 +402,7 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
             )
         return row.token + 1, before
 
-    token, previous_place = write()
-    return Lease(ledger, thread, token, ttl_s, previous_place)
+    return write()
 
 
 @repeat_after_loss(idempotent=True)

@@ -85,6 +85,9 @@ class Session:
 
     Graph state carries the id of a sandbox state. `enter_state` makes the sandbox match it. An action leaves
     the sandbox in a new state, unless it cannot have changed anything. OS threads use the sandbox one after another.
+
+    Args:
+        is_owner_unique: whether no other session can have a sandbox under the owner's name of `spec`.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Session:
         *,
         snapshot_every: SnapshotEvery = "step",
         workers: Workers | None = None,
+        is_owner_unique: bool = False,
     ) -> None:
         self.thread = lease.thread
         self.records = records
@@ -105,7 +109,12 @@ class Session:
         """Whether the session has ended, although a node may still run in another thread."""
         self.companion: Closeable | None = None
         """Closed together with the sandbox: the process of an external agent, with its bridge."""
-        self._lease = lease
+        self.lease = lease
+        self._is_owner_unique = is_owner_unique
+        self.has_unsaved = False
+        """Whether calls outside of acts changed the sandbox since its state was saved."""
+        self.surround_start: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        """Surrounds each start of the sandbox."""
         self._states = StateStore(lease, directory, spec.backend, snapshot_every)
         self._sandbox_manager = SandboxManager(spec)
         self._turn = threading.RLock()
@@ -145,7 +154,7 @@ class Session:
     def note_wait(self, seconds: float) -> None:
         """Show in the thread's status that its run waits for its endpoint, if it does for a second or more."""
         if seconds >= 1:
-            effects.note_wait(self._lease, seconds)
+            effects.note_wait(self.lease, seconds)
 
     def _require_open(self) -> None:
         if self.is_closed:
@@ -181,7 +190,7 @@ class Session:
             self._state_id = state_id
             if graph_task is not None:
                 move = Move(graph_task.place, _START_CALL, graph_task.step, BASE_STATE, state_id)
-                effects.record_move(self._lease, move)
+                effects.record_move(self.lease, move)
             return state_id
 
     def view_state(self, state_id: str) -> Sandbox:
@@ -217,7 +226,8 @@ class Session:
         if state_id == self._state_id:
             return self._sandbox_manager.sandbox()
         self.close_sandbox()
-        sandbox = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
+        with self.surround_start():
+            sandbox = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
         if self.is_closed:  # meanwhile: the caller left the stream, and this node ran on in its thread
             self.close_sandbox()
         self._require_open()
@@ -294,11 +304,30 @@ class Session:
 
     def close_sandbox(self) -> None:
         """Close the sandbox, so that a state is restored when it is entered."""
-        self._state_id = None
+        self._state_id, self.has_unsaved = None, False
         if self.companion is not None:
             self.companion.close()
             self.companion = None
         self._sandbox_manager.close()
+
+    @property
+    def has_sandbox(self) -> bool:
+        """Whether its sandbox runs."""
+        return self._sandbox_manager.current is not None
+
+    def free_sandbox(self) -> bool:
+        """Close the sandbox if nothing uses it and its state can be restored; return whether it is closed."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            state = self._state_id
+            is_saved = state is not None and self.can_restore_state(state) and not self.has_unsaved
+            if self.has_sandbox and not is_saved:
+                return False
+            self.close_sandbox()
+            return True
+        finally:
+            self._turn.release()
 
     # Actions
 
@@ -384,7 +413,7 @@ class Session:
             # It had an effect after all: for example, a command's name is an alias here.
             self._state_id, effect = None, "anything"
         # The order is what makes a crash safe: journal the begin, run, save the state, journal the end.
-        recorded = effects.begin(self._lease, key, state_id)
+        recorded = effects.begin(self.lease, key, state_id)
         if recorded is not None:
             if self._has_usable_result(recorded):
                 return parse_result(str(recorded.result)), str(recorded.state_after)
@@ -403,17 +432,17 @@ class Session:
         move = None
         if graph_task is not None and after != state_id:
             move = Move(graph_task.place, key.call, graph_task.step, state_id, after)
-        effects.end(self._lease, key, after, result.model_dump_json(), move)
+        effects.end(self.lease, key, after, result.model_dump_json(), move)
         return result, after
 
     def record_call(self, key: EffectKey, state_before: str, state_after: str, result: str) -> None:
         """Record a call that consists of recorded acts, so that later calls find the state after it."""
-        effects.begin(self._lease, key, state_before)
-        effects.end(self._lease, key, state_after, result)
+        effects.begin(self.lease, key, state_before)
+        effects.end(self.lease, key, state_after, result)
 
     def forget_call(self, key: EffectKey) -> None:
         """Forget a recorded call, which another one replaces. Raises FencedError."""
-        effects.forget(self._lease, key)
+        effects.forget(self.lease, key)
 
     def _has_usable_result(self, recorded: Effect) -> bool:
         """Whether a recorded call ended in a state that can be entered."""
@@ -499,32 +528,32 @@ class Session:
     @contextlib.contextmanager
     def hold_lease(self) -> Iterator[None]:
         """Keep every other process from taking the thread meanwhile. Raises FencedError if one already has."""
-        with self._lease.ledger.write_transaction() as connection:
-            self._lease.require(connection)
+        with self.lease.ledger.write_transaction() as connection:
+            self.lease.require(connection)
             yield
 
     @property
     def ledger(self) -> Ledger:
         """The ledger of leases, effects and handoffs."""
-        return self._lease.ledger
+        return self.lease.ledger
 
     @property
     def handoff_request(self) -> str | None:
         """The reason of a pending handoff request from outside; None if none is pending."""
-        return self._lease.handoff_request
+        return self.lease.handoff_request
 
     def answer_handoff_request(self) -> None:
         """Mark a pending handoff request as answered."""
         if self.handoff_request is not None:
-            answer_request(self._lease)
+            answer_request(self.lease)
 
     def explain_fencing(self) -> contextlib.AbstractContextManager[None]:
         """Turn every error into FencedError if another run has taken the thread."""
-        return self._lease.explain_fencing()
+        return self.lease.explain_fencing()
 
     def _is_lease_lost(self) -> bool:
         try:
-            return self._lease.is_lost()
+            return self.lease.is_lost()
         except LedgerUnavailableError:
             return True  # as far as this process knows; the next holder removes stale resources
 
@@ -550,11 +579,34 @@ class Session:
         self._trace_state.add_all(events, load)
         return self._trace_state
 
+    def suspend(self) -> None:
+        """Release the thread and keep the sandbox, until `resume` or `close`.
+
+        Its state is saved before. If another process has taken the thread, the sandbox is closed.
+        """
+        try:
+            self.save_current_state()
+            is_kept = not self._is_lease_lost()
+        except BaseException:
+            is_kept = False
+            raise
+        finally:
+            self.lease.end()
+            if not is_kept:
+                self.close_sandbox()
+            if self._turn.acquire(timeout=_CLOSING_WAIT_S):  # the lease is over for another OS thread, too
+                self._turn.release()
+            self._release_lease()
+
+    def resume(self) -> None:
+        """Continue after `suspend`; the caller has acquired the lease again."""
+        self.stop.begin_again()
+
     def close(self) -> None:
         """Close the sandbox and release the thread. Idempotent."""
         self.is_closed = True
         # First of all: a node that still runs in another thread must not use a half-removed sandbox.
-        self._lease.end()
+        self.lease.end()
         with clean_up(self._remove_stale_resources, self._release_lease):
             self.close_sandbox()
             if self._turn.acquire(timeout=_CLOSING_WAIT_S):  # another OS thread may be starting a sandbox
@@ -562,7 +614,7 @@ class Session:
                 self.close_sandbox()
 
     def _remove_stale_resources(self) -> None:
-        if self._is_lease_lost():
+        if not self._is_owner_unique and self._is_lease_lost():
             return  # a process that took the thread over has a sandbox under the same owner name
         spec = self._sandbox_manager.spec
         try:
@@ -575,7 +627,7 @@ class Session:
         # If the database is unavailable, the lease expires.
         with contextlib.suppress(LedgerUnavailableError):
             self.calls.close()
-            self._lease.release()
+            self.lease.release()
 
 
 class _StateView:

@@ -21,6 +21,8 @@ from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 BASE_STATE = "base"
 """Id of the state in which every sandbox of a spec starts."""
+OWNER_LENGTH = 80
+"""Maximum number of characters that the owner's name of a spec adds to those of its threads' sandboxes."""
 SnapshotEvery = Literal["never", "point", "step"]
 """Which states get a snapshot: those of all steps, those of handoff points and ends, or those of records only."""
 
@@ -129,7 +131,7 @@ class StateStore:
 def build_owner_name(owner: str, ledger: Ledger, thread: str) -> str:
     """Return an owner name for a thread's sandboxes that no other thread of any database has."""
     name = hashlib.sha256(f"{ledger.url}\0{thread}".encode()).hexdigest()[:12]
-    return f"{owner[:80]}.{name}"
+    return f"{owner[:OWNER_LENGTH]}.{name}"
 
 
 def snapshot_directory_name(snapshot: Snapshot) -> str:

@@ -88,6 +88,11 @@ class StopSignal:
             self._end_work()
             self._is_urgent.clear()
 
+    def begin_again(self) -> None:
+        """Forget the stop that was requested of an earlier run."""
+        self.finish()
+        self.cancellation = Cancellation()
+
     def begin_work(self, work: AbortableWork[Any]) -> None:
         with self._abort_lock:
             self._running.add(work)
