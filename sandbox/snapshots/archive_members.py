@@ -75,6 +75,8 @@ class ArchiveMember(NamedTuple):
     """Whether a name that starts with `.wh.` is a file's own."""
     sparse_size: int | None = None
     """The size of a file that is saved without its holes; its content begins with a map."""
+    uid: int = 0
+    gid: int = 0
 
 
 def open_decompressed(raw: IO[bytes]) -> io.BufferedReader:
@@ -136,8 +138,9 @@ class ArchiveMembers:
                 raise MalformedArchiveError("it takes too long to read for its size")
             block = self._read_exactly(min(self._left, BLOCK_BYTES))
             self._left -= len(block)
+            if not self._left:
+                self._read_exactly(padding)
             yield block
-        self._read_exactly(padding)
 
     def _read_records(self, size: int) -> dict[bytes, bytes]:
         self._extended += size
@@ -221,8 +224,10 @@ def _parse_member(header: _TarHeader, extended: dict[bytes, bytes]) -> ArchiveMe
         path = path.removesuffix(b"/")
     target = extended.get(b"linkpath", header.target)
     size = _parse_number(extended, b"size", header.size, 2**63)
-    for key in (b"uid", b"gid"):
-        _parse_number(extended, key, 0, _MAX_ID)
+    owners = [
+        _parse_number(extended, key, default, _MAX_ID)
+        for key, default in ((b"uid", header.uid), (b"gid", header.gid))
+    ]
     _require_valid_path(path)
     sparse_size = _parse_sparse_size(extended, path) if _SPARSE_SIZE in extended else None
     if ((size or sparse_size is not None) and kind != "file") or (
@@ -241,6 +246,7 @@ def _parse_member(header: _TarHeader, extended: dict[bytes, bytes]) -> ArchiveMe
         tuple(attributes),
         b"TAKEOVER.literal" in extended,
         sparse_size,
+        *owners,
     )
 
 

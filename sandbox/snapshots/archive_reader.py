@@ -7,7 +7,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -36,6 +36,17 @@ _PAGE = 4096
 _MIN_FREE_PAGES = 1024  # more than any attribute needs
 
 
+class Entry(NamedTuple):
+    """One name in an archive, as far as another archive's can be equal to it."""
+
+    kind: str
+    """`file`, `link`, `fifo`, `directory`, `opaque` (a directory that hides the base's) or `gone`."""
+    mode: int
+    payload: bytes
+    """Digest of a file, target of a link; empty for others."""
+    size: int
+
+
 class ArchiveContents(NamedTuple):
     """The content of an archive, by path."""
 
@@ -52,6 +63,13 @@ def verify(archive: Path, *, digest: str, base_digest: str, max_bytes: int | Non
     OutOfDiskError if its files take more than `max_bytes` bytes, holes included.
     """
     return _read(archive, None, None, digest=digest, base_digest=base_digest, max_bytes=max_bytes)
+
+
+def list_entries(archive: Path, *, digest: str, base_digest: str) -> dict[str, Entry]:
+    """Return everything in an archive by path, in its order. Raises what `verify` raises."""
+    entries: dict[str, Entry] = {}
+    _read(archive, None, None, digest=digest, base_digest=base_digest, max_bytes=None, entries=entries)
+    return entries
 
 
 def unpack(
@@ -89,7 +107,21 @@ def _read(
     digest: str,
     base_digest: str,
     max_bytes: int | None,
+    entries: dict[str, Entry] | None = None,
 ) -> ArchiveContents:
+    with _open_members(archive, base_digest) as members:
+        reader = _ArchiveReader(archive, members, target, owner, max_bytes, entries)
+        found = reader.read()
+    if found != digest:
+        raise SnapshotCorruptError(
+            f"{archive}: has digest {_shorten(found)}, but the snapshot says {_shorten(digest)}"
+        )
+    return ArchiveContents(reader.files, reader.hidden, reader.literal_path)
+
+
+@contextlib.contextmanager
+def _open_members(archive: Path, base_digest: str) -> Iterator[ArchiveMembers]:
+    """Yield the members of an archive for a base; errors of reading become SnapshotCorruptError or OutOfDiskError."""
     try:
         with _open_file(archive) as raw:
             members = ArchiveMembers(archive, raw)
@@ -98,8 +130,7 @@ def _read(
                 raise SnapshotCorruptError(
                     f"{archive}: made for base {_shorten(base)}, not for {_shorten(base_digest)}"
                 )
-            reader = _ArchiveReader(archive, members, target, owner, max_bytes)
-            found = reader.read()
+            yield members
     except SandboxUnavailableError:
         raise  # one of the errors below
     except FileNotFoundError as error:
@@ -112,11 +143,18 @@ def _read(
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutOfDiskError(f"{archive}: the disk is full; the snapshot was not unpacked") from error
         raise SnapshotCorruptError(f"{archive}: cannot be unpacked: {error}") from error
-    if found != digest:
-        raise SnapshotCorruptError(
-            f"{archive}: has digest {_shorten(found)}, but the snapshot says {_shorten(digest)}"
-        )
-    return ArchiveContents(reader.files, reader.hidden, reader.literal_path)
+
+
+def iterate_members(archive: Path, base_digest: str) -> Iterator[tuple[ArchiveMember, ArchiveMembers]]:
+    """Yield each member of an archive that was verified before, with the reader of its content, as `ArchiveMembers` does.
+
+    Content that the caller leaves unread is skipped. Raises what `verify` raises.
+    """
+    with _open_members(archive, base_digest) as members:
+        for member in members:
+            yield member, members
+            for _ in members.read_content():
+                pass
 
 
 class _ArchiveReader:
@@ -129,7 +167,9 @@ class _ArchiveReader:
         target: Path | None,
         owner: int | None,
         max_bytes: int | None,
+        entries: dict[str, Entry] | None = None,
     ) -> None:
+        self._entries = entries
         self._archive = archive
         self._members = members
         self._target = target
@@ -211,7 +251,7 @@ class _ArchiveReader:
             self._set_metadata(directory, target, mode)
 
     def _read_directory(self, member: ArchiveMember, kind: str) -> None:
-        self._digest.add(member.path, kind, member.mode, b"")
+        self._add(member, kind, b"")
         self._open_directories.append(member._replace(attributes=()))
         if self._target is not None:
             target = self._target / member.path
@@ -255,7 +295,12 @@ class _ArchiveReader:
         if target is not None:
             self._set_attributes(member, target)
             self._set_metadata(member, target, member.mode)
-        self._digest.add(path, kind, member.mode, payload)
+        self._add(member, kind, payload)
+
+    def _add(self, member: ArchiveMember, kind: str, payload: bytes) -> None:
+        self._digest.add(member.path, kind, member.mode, payload)
+        if self._entries is not None:
+            self._entries[member.path] = Entry(kind, member.mode, payload, member.size)
 
     def _copy_content(self, member: ArchiveMember, target_path: Path | None) -> bytes:
         self._size += member.size

@@ -7,9 +7,10 @@ import hashlib
 import os
 import secrets
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import zstandard
 
@@ -29,7 +30,7 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
     SparseFile,
     archive_name,
 )
-from langgraph_takeover.sandbox.snapshots.archive_members import DigestsByPath, sort_key
+from langgraph_takeover.sandbox.snapshots.archive_members import ArchiveMember, DigestsByPath, sort_key
 from langgraph_takeover.sandbox.snapshots.differences import (
     ContentDigest,
     Difference,
@@ -98,6 +99,13 @@ def _write(
     files: DigestsByPath | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> str:
+    with _create_archive(archive, base_digest) as tar:
+        return _ArchiveWriter(tar, root_uid, files, on_bytes).write(differences)
+
+
+@contextmanager
+def _create_archive(archive: Path, base_digest: str) -> Iterator[tarfile.TarFile]:
+    """Yield an archive to write into, which becomes durable and visible at the end. Raises OutOfDiskError."""
     partial = archive.with_name(f"{archive.name}.partial")
     with clean_up(lambda: partial.unlink(missing_ok=True)):
         try:
@@ -113,7 +121,11 @@ def _write(
                         pax_headers={_BASE: base_digest},
                     ) as tar,
                 ):
-                    digest = _ArchiveWriter(tar, root_uid, files, on_bytes).write(differences)
+                    # tarfile cannot read an archive that has nothing but a global header.
+                    root = tarfile.TarInfo(ROOT_NAME)
+                    root.type, root.mode = tarfile.DIRTYPE, 0o755
+                    tar.addfile(root)
+                    yield tar
                 raw.flush()
                 os.fsync(raw.fileno())
             partial.replace(archive)
@@ -124,7 +136,76 @@ def _write(
                     f"{archive.parent}: the disk is full; the snapshot was not taken"
                 ) from error
             raise
-    return digest
+
+
+class Copied(NamedTuple):
+    """A member of another archive, or a new file, to write into an archive."""
+
+    member: ArchiveMember
+    kind: str
+    """As in `Entry`."""
+    payload: bytes
+    content: IO[bytes] | None
+    """What a file stores, `member.size` bytes."""
+
+
+def write_members_to_store(members: Iterable[Copied], store: Path, *, base_digest: str) -> str:
+    """Write members, sorted as an archive needs them, as an archive of `store`; return their digest.
+
+    Raises OutOfDiskError.
+    """
+    partial, digest = store / f".{secrets.token_hex(8)}", ContentDigest()
+    with _create_archive(partial, base_digest) as tar:
+        for each in members:
+            _copy_member(tar, each)
+            kind = "file" if each.kind == "hard link" else each.kind
+            digest.add(each.member.path, kind, each.member.mode, each.payload)
+            tar.members.clear()  # type: ignore[attr-defined]
+    partial.replace(store / archive_name(digest.hexdigest()))
+    sync_directory(store)
+    return digest.hexdigest()
+
+
+def _copy_member(tar: tarfile.TarFile, copied: Copied) -> None:
+    member = copied.member
+    directory, _, name = member.path.rpartition("/")
+    if copied.kind == "gone":
+        tar.addfile(tarfile.TarInfo(f"{directory}/{WHITEOUT_PREFIX}{name}".lstrip("/")))
+        return
+    header = tarfile.TarInfo(member.path)
+    header.type, header.linkname = _TYPES[copied.kind], member.target
+    header.mode, header.uid, header.gid, header.size = member.mode, member.uid, member.gid, member.size
+    header.pax_headers = _list_common_headers(member.path, member.mtime_ns) | {
+        _XATTR + key: os.fsdecode(value) for key, value in member.attributes
+    }
+    if member.sparse_size is not None:
+        header.pax_headers |= _list_sparse_headers(member.path, member.sparse_size)
+    tar.addfile(header, copied.content)
+    if copied.kind == "opaque":
+        tar.addfile(tarfile.TarInfo(f"{member.path}/{OPAQUE_MARK}"))
+
+
+_TYPES = {
+    "file": tarfile.REGTYPE,
+    "hard link": tarfile.LNKTYPE,
+    "link": tarfile.SYMTYPE,
+    "fifo": tarfile.FIFOTYPE,
+    "directory": tarfile.DIRTYPE,
+    "opaque": tarfile.DIRTYPE,
+}
+
+
+def _list_common_headers(path: str, mtime_ns: int) -> dict[str, str]:
+    """Return the extended header's time of the last change, and the mark of a name that looks like a whiteout."""
+    seconds, nanoseconds = divmod(abs(mtime_ns), 10**9)
+    headers = {"mtime": f"{'-' if mtime_ns < 0 else ''}{seconds}.{nanoseconds:09d}"}
+    if path.rpartition("/")[2].startswith(WHITEOUT_PREFIX):
+        headers[_LITERAL] = "1"
+    return headers
+
+
+def _list_sparse_headers(path: str, real_size: int) -> dict[str, str]:
+    return {**SPARSE_KEYS, "GNU.sparse.name": path, "GNU.sparse.realsize": str(real_size)}
 
 
 class _ArchiveWriter:
@@ -144,10 +225,6 @@ class _ArchiveWriter:
         self._size = 0
 
     def write(self, differences: Iterator[Difference]) -> str:
-        # tarfile cannot read an archive that has nothing but a global header.
-        root = tarfile.TarInfo(ROOT_NAME)
-        root.type, root.mode = tarfile.DIRTYPE, 0o755
-        self._tar.addfile(root)
         members = paths = 0
         for difference in differences:
             members += 2 if difference.kind == "opaque" else 1
@@ -193,11 +270,7 @@ class _ArchiveWriter:
         header.uid, header.gid = (
             n - self._root_uid if n >= self._root_uid else n for n in (info.st_uid, info.st_gid)
         )
-        seconds, nanoseconds = divmod(abs(info.st_mtime_ns), 10**9)
-        more = {"mtime": f"{'-' if info.st_mtime_ns < 0 else ''}{seconds}.{nanoseconds:09d}"}
-        if difference.path.rpartition("/")[2].startswith(WHITEOUT_PREFIX):
-            more[_LITERAL] = "1"
-        header.pax_headers = more
+        header.pax_headers = _list_common_headers(difference.path, info.st_mtime_ns)
         return header
 
     def _add_file(self, difference: Difference, header: tarfile.TarInfo) -> bytes:
@@ -218,12 +291,9 @@ class _ArchiveWriter:
             content = open_content(descriptor)
             header.size = content.size
             if isinstance(content, SparseFile):
-                size, name = str(content.real_size), difference.path
                 header.pax_headers = {
                     **header.pax_headers,
-                    **SPARSE_KEYS,
-                    "GNU.sparse.name": name,
-                    "GNU.sparse.realsize": size,
+                    **_list_sparse_headers(difference.path, content.real_size),
                 }
             self._size += content.size
             if self._size > MAX_LAYER_BYTES:

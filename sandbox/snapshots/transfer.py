@@ -11,7 +11,7 @@ import secrets
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -56,7 +56,7 @@ def read_contents(snapshot: Snapshot, store: Path) -> SnapshotContents:
 
 def select_workspace(snapshot: Snapshot, held: ArchiveContents) -> SnapshotContents:
     """Return the workspace files among the contents of a snapshot's archive."""
-    top = _workspace_prefix(snapshot, held)
+    top = find_workspace_prefix(snapshot, (*held.files, *held.hidden))
     return SnapshotContents(
         {
             escape_non_utf8(path[len(top) :]): sha256
@@ -72,9 +72,9 @@ def select_workspace(snapshot: Snapshot, held: ArchiveContents) -> SnapshotConte
     )
 
 
-def _workspace_prefix(snapshot: Snapshot, archive_contents: ArchiveContents) -> str:
-    """Return where the workspace is in the archive: with a directory as base, below its own directory."""
-    tops = {path.partition("/")[0] for path in (*archive_contents.files, *archive_contents.hidden)}
+def find_workspace_prefix(snapshot: Snapshot, paths: Iterable[str]) -> str:
+    """Return where the workspace is among an archive's paths: with a directory as base, below its own directory."""
+    tops = {path.partition("/")[0] for path in paths}
     in_rooms = snapshot.backend == "process" or (
         snapshot.backend == "host" and tops <= set(WRITABLE_DIRECTORIES)
     )
@@ -194,19 +194,20 @@ def receive_snapshot(url: str, source: IO[bytes], archive_path: Path) -> Snapsho
 @contextlib.contextmanager
 def materialize_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
     """The verified archive of a snapshot, built first for an image. Raises SnapshotCorruptError."""
-    with _locate_archive(snapshot, store) as archive_path:
+    with locate_archive(snapshot, store) as archive_path:
         archive_reader.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
         yield archive_path
 
 
 def read_archive_contents(snapshot: Snapshot, store: Path) -> archive_reader.ArchiveContents:
     """Return the snapshot's content over its base, verified. Raises SnapshotCorruptError."""
-    with _locate_archive(snapshot, store) as archive_path:
+    with locate_archive(snapshot, store) as archive_path:
         return archive_reader.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
 
 
 @contextlib.contextmanager
-def _locate_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
+def locate_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
+    """The archive of a snapshot, which may not match it; of an image, a new one. Raises SnapshotCorruptError."""
     if not snapshot.location.startswith("sha256:"):
         yield store / Path(snapshot.location).name
         return
