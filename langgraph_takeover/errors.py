@@ -56,6 +56,7 @@ from langgraph_takeover.nodes.model.model_errors import (
     WaitTooLongError,
 )
 from langgraph_takeover.nodes.session.graph_tasks import ActConflictError
+from langgraph_takeover.nodes.session.merged_states import MergeConflictError
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import InputError
 from langgraph_takeover.sandbox.interface import (
@@ -90,6 +91,7 @@ __all__ = [
     "KeyReusedError",
     "LedgerUnavailableError",
     "LedgerVersionError",
+    "MergeConflictError",
     "MissingContextError",
     "ModelError",
     "ModelNameError",

@@ -10,9 +10,11 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     open_sandbox,
 )
 from langgraph_takeover.nodes.model.endpoint_rules import repair_messages, repair_reply
+from langgraph_takeover.sandbox.snapshots.merging import MergeConflict
 
 __all__ = [
     "Act",
+    "MergeConflict",
     "SandboxRequest",
     "SandboxState",
     "Sandboxes",

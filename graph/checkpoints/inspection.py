@@ -20,6 +20,7 @@ from langgraph_takeover.graph.usage_errors import (
     UnstorableValueError,
 )
 from langgraph_takeover.handoff.ledger import FencedError, Lease
+from langgraph_takeover.nodes.session.graph_tasks import join_states, split_state
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
 
 Writes = Sequence[tuple[str, Any]]
@@ -205,13 +206,13 @@ def is_waiting(checkpoint: CheckpointTuple) -> bool:
 
 
 def resume_state_id(stored: CheckpointTuple, *, is_rerun: bool) -> str:
-    """Return the sandbox state that resuming from a checkpoint needs; a node may have left it just before a crash.
+    """Return the sandbox state that resuming from a checkpoint needs; nodes may have left it just before a crash.
 
     LangGraph applies such a node's writes, unless the checkpoint is named explicitly: then the node runs again.
     """
     written = [value for _, channel, value in stored.pending_writes or () if channel == "sandbox_state"]
     if written and not is_rerun:
-        return str(written[-1])
+        return join_states(map(str, written))
     return str(stored.checkpoint["channel_values"].get("sandbox_state", BASE_STATE))
 
 
@@ -227,7 +228,7 @@ def describe_checkpoint(stored: Any, restorable: frozenset[str]) -> CheckpointIn
             sorted(name.removeprefix(_NEXT_PREFIX) for name in values if name.startswith(_NEXT_PREFIX))
         ),
         state_id=state_id,
-        is_restorable=state_id in restorable,
+        is_restorable=restorable.issuperset(split_state(state_id)),
         created_at=stored.checkpoint["ts"],
     )
 

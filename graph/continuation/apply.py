@@ -22,6 +22,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.records.record_facts import is_unsaved
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.repository import MAX_LEFT_OUT
+from langgraph_takeover.sandbox.snapshots.merging import merge_lines
 from langgraph_takeover.sandbox.untrusted_trees import list_matches, remove_tree, walk
 
 _PREPARED = ".takeover-apply-"
@@ -309,15 +310,12 @@ class _MergePlan:
         if len(versions) < 3 or sum(len(each.content) for each in versions) > _MAX_MERGED_BYTES:
             return None
         ours, base, theirs = versions
-        names = ("mine", "base", "theirs")
-        for name, each in zip(names, versions, strict=True):
-            (self._scratch / name).write_bytes(each.content)
         content = ours.content
         if theirs.content != base.content and theirs.content != ours.content:
-            try:
-                content = _run_plain_git(self._scratch, ["merge-file", "-p", "-q", *names])
-            except ContinuationError:  # a conflict, or a binary file
+            merged = merge_lines(base.content, ours.content, theirs.content, scratch=self._scratch)
+            if merged is None or merged[1]:
                 return None
+            content = merged[0]
         mode = theirs if ours.is_executable == base.is_executable else ours
         return _TreeEntry(stat.S_IFREG, mode.is_executable, content)
 

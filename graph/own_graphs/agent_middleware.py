@@ -29,7 +29,7 @@ from langgraph_takeover.graph.own_graphs.agent_handoffs import (
 )
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
 from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes
-from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
+from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_states
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
@@ -42,7 +42,7 @@ from langgraph_takeover.nodes.model.openai_client import complete_client
 from langgraph_takeover.nodes.model.provider_fields import complete_fields, obey_refusal
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.records import build_record_id, save_record
-from langgraph_takeover.nodes.session.graph_tasks import find_later_state
+from langgraph_takeover.nodes.session.graph_tasks import join_states, split_state
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState
@@ -52,6 +52,7 @@ from langgraph_takeover.nodes.tools.shell_command import execute_command
 from langgraph_takeover.sandbox.interface import Sandbox
 
 _LOG = get_logger(__name__)
+_MERGED = "The work of parallel branches was merged. These changes contradicted each other:"
 
 
 class ModelMessages:
@@ -133,7 +134,7 @@ def _find_thread_name() -> str | None:
 class SandboxAgentState(ChatState[Any]):
     """The state of an agent with a `SandboxMiddleware`: messages, and what belongs to the sandbox and to handoffs."""
 
-    sandbox_state: NotRequired[Annotated[str, keep_latest]]
+    sandbox_state: NotRequired[Annotated[str, keep_states]]
     """Id of the sandbox's state."""
     task: NotRequired[dict[str, Any]]
     """`TaskBrief` as JSON."""
@@ -279,6 +280,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         session = work.session
         session.stop.require_running()
         update = self._find_dropped(self._find_order(work), state, runtime)
+        update |= self._merge_branches(work, update.get("sandbox_state") or state.get("sandbox_state"))
         events, checked = (
             merge_events(state.get("events", []), update.get("events", [])),
             state.get("checked_events", 0),
@@ -298,6 +300,17 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             update["jump_to"] = "end"
         return update
 
+    def _merge_branches(self, work: ThreadSandbox, given: str | None) -> dict[str, Any]:
+        """Return the merge of what parallel branches left, and a note about conflicts that the policy resolved."""
+        if not given or len(split_state(given)) == 1:
+            return {}
+        conflicts = work.list_conflicts(given)
+        update: dict[str, Any] = {"sandbox_state": work.resolve_state(given)}
+        if conflicts:
+            lines = [f"- {each} (what is there now: {each.left})" for each in conflicts]
+            update["messages"] = [HumanMessage("\n".join([_MERGED, *lines]))]
+        return update
+
     def _find_dropped(
         self, order: CallOrder, state: SandboxAgentState, runtime: Runtime[Any]
     ) -> dict[str, Any]:
@@ -305,11 +318,10 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         found = order.find_updates(state, runtime.execution_info)
         if found is None:
             return {}
-        sandbox_state, updates = found
+        before, sandbox_state, updates = found
         given = state.get("sandbox_state")
-        # A tool that acted after the calls may have returned its state.
-        if given and find_later_state(sandbox_state, given) == given:
-            sandbox_state = given
+        if given and given != before:  # another tool of the reply may have returned a state
+            sandbox_state = join_states([given, sandbox_state])
         saved, first = set(), min((each["events"][0]["index"] for each in updates.values()), default=0)
         for event in reversed(state.get("events", [])):
             if event["index"] < first:

@@ -253,12 +253,12 @@ class CallOrder:
         """Return the sandbox's state after the calls of the step that ran."""
         with call.step.lock:
             entries = self._load_entries(call.step)
-            return entries[-1].state if entries else call.step.state_before
+            return entries[-1].state if entries else self.work.resolve_state(call.step.state_before)
 
     def find_updates(
         self, state: Any, at: ExecutionInfo | None
-    ) -> tuple[str, dict[int, dict[str, Any]]] | None:
-        """Return the sandbox's state after the step of the last reply, and the updates of its calls.
+    ) -> tuple[str, str, dict[int, dict[str, Any]]] | None:
+        """Return the sandbox's states before and after the step of the last reply, and the updates of its calls.
 
         Wrappers outside of ours may have dropped them. Only the checkpoint after the step gets them; later ones get None.
         """
@@ -272,7 +272,7 @@ class CallOrder:
             if step.next_checkpoint != checkpoint:
                 return None
         updates = {number: each for call in step.calls.values() for number, each in call.updates.items()}
-        return step.entries[-1].state, updates
+        return step.state_before, step.entries[-1].state, updates
 
     def _find_step(self, reply: AIMessage, state: str, runtime: ToolRuntime[Any, Any]) -> ReplyStep:
         """Return the step: equal when it is resumed, different in every fork."""

@@ -215,7 +215,7 @@ class _BackendThread:
         if self._state is None:
             newest = self._load_newest()
             values = newest.checkpoint["channel_values"] if newest is not None else {}
-            self._state = str(values.get(CHANNEL) or BASE_STATE)
+            self._state = self.work.resolve_state(str(values.get(CHANNEL) or BASE_STATE))
         return self._state
 
     def _load_newest(self) -> CheckpointTuple | None:
@@ -371,12 +371,13 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
 
     def _begin(self, work: ThreadSandbox, state: Any) -> dict[str, Any] | None:
         work.session.stop.require_running()
-        thread, before = self._find_thread(work), state.get(CHANNEL)
-        if not before:
+        thread, given = self._find_thread(work), state.get(CHANNEL)
+        if not given:
             return {CHANNEL: thread.start()}
+        before = work.resolve_state(given)
         thread.enter(before)
         after = thread.save(before)
-        return {CHANNEL: after} if after != before else None
+        return {CHANNEL: after} if after != given else None
 
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Save what the agent's last step changed beside its tools."""
@@ -391,7 +392,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
     def _end(self, work: ThreadSandbox, state: Any) -> dict[str, Any] | None:
         if not work.session.has_unsaved:
             return None
-        return {CHANNEL: self._find_thread(work).save(state[CHANNEL])}
+        return {CHANNEL: self._find_thread(work).save(work.resolve_state(state[CHANNEL]))}
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Save what deepagents writes beside the model call, such as a summarized conversation."""
@@ -475,7 +476,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
 
 def _enter(thread: _BackendThread, request: Any) -> str:
     thread.work.session.stop.require_running()
-    state = str(request.state[CHANNEL])
+    state = thread.work.resolve_state(str(request.state[CHANNEL]))
     thread.enter(state)
     return state
 
@@ -530,7 +531,7 @@ def _call_subagent(
     """Run a subagent, whose own state has the state of the sandbox."""
     result = handler(request)
     update = dict(result.update) if isinstance(result, Command) and isinstance(result.update, dict) else {}
-    after = thread.save(str(update.get(CHANNEL, before)))
+    after = thread.save(thread.work.resolve_state(str(update.get(CHANNEL, before))))
     call.order.record(call, _describe(request.tool_call), before, after)
     messages = [result] if isinstance(result, ToolMessage) else update["messages"]
     return Command(update={**update, "messages": messages, CHANNEL: after})

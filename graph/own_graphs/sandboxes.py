@@ -35,6 +35,7 @@ from langgraph_takeover.nodes.session.graph_tasks import find_graph_task
 from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 from langgraph_takeover.nodes.session.workers import OpenableContext
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.sandbox.snapshots.merging import MergePolicy
 
 _SAVING_S, _SAVING_POLL_S = 2.0, 0.01
 
@@ -73,6 +74,8 @@ class Sandboxes(HeldThreads):
         idle_s: how long a sandbox is kept after its last run, in seconds.
         wait_s: how long a run waits for another one on its thread, in seconds.
         snapshot_every: which states are saved; see `open_sandbox`.
+        merge: what contradicting changes of parallel branches lead to: `raise`, `markers`, `ours` (the first branch's),
+            `theirs`, or a function of the `MergeConflict`.
         lease_s: how long others wait for a holder on another host that no longer renews its lease.
 
     Close it with `with`, `async with` or `close`.
@@ -106,13 +109,14 @@ class Sandboxes(HeldThreads):
         idle_s: float = 600.0,
         wait_s: float = 30.0,
         snapshot_every: SnapshotEvery = "step",
+        merge: MergePolicy = "raise",
         lease_s: float = leases.TTL_S,
     ) -> None:
         if not isinstance(max_open, int) or max_open < 1:
             raise SettingsError(f"max_open: invalid number {max_open!r:.60} (pass 1 or more)")
         super().__init__(home.ledger, idle_s=idle_s, wait_s=wait_s, lease_s=lease_s)
         self._home, self._spec = home, sandbox
-        self._max_open, self._snapshot_every = max_open, snapshot_every
+        self._max_open, self._snapshot_every, self._policy = max_open, snapshot_every, merge
         self._room = threading.Lock()
         self._starting = 0
         self._collected: set[tuple[str, str]] = set()
@@ -190,7 +194,7 @@ class Sandboxes(HeldThreads):
             threading.Thread(target=self._remove_dead_sandboxes, args=(spec,), daemon=True).start()
         session = self._home.create_session(held.lease, spec, snapshot_every=self._snapshot_every)
         session.surround_start = self._make_room
-        return _Warm(ThreadSandbox(session, None, self._home), spec)
+        return _Warm(ThreadSandbox(session, None, self._home, self._policy), spec)
 
     def _remove_dead_sandboxes(self, spec: SandboxSpec) -> None:
         with suppress(SandboxUnavailableError):  # whoever needs a sandbox gets the error

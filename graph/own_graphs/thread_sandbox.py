@@ -34,16 +34,20 @@ from langgraph_takeover.nodes.model.exchange import event_loop
 from langgraph_takeover.nodes.session.graph_tasks import (
     ActConflictError,
     GraphTask,
-    choose_last_state,
     find_graph_task,
     find_left_state,
+    join_states,
+    list_last_states,
+    split_state,
 )
+from langgraph_takeover.nodes.session.merged_states import list_conflicts, list_merge_bases, resolve_state
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
 from langgraph_takeover.nodes.session.workers import AbortableWork, OpenableContext
 from langgraph_takeover.nodes.state import InputError
 from langgraph_takeover.sandbox.backends.asynchronous import run_in_pool
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec, Snapshot
+from langgraph_takeover.sandbox.snapshots.merging import MergeConflict, MergePolicy
 
 ResultT = TypeVar("ResultT")
 CHANNEL = "sandbox_state"
@@ -53,10 +57,10 @@ _CALLS = "calls"
 """In the journal, in the place of LangGraph's task, for calls that other tasks of the step look up."""
 
 
-class LatestState(LastValue[str]):
-    """The channel of the sandbox's state. If several tasks of a step left states, the one that includes the others remains.
+class SandboxStates(LastValue[str]):
+    """The channel of the sandbox's state. If several tasks of a step left states, it keeps all: they are merged when used.
 
-    It ignores None. Raises ActConflictError if no state includes the others, and InputError for an invalid state.
+    It ignores None. Raises InputError for an invalid state.
     """
 
     __slots__ = ()
@@ -69,22 +73,22 @@ class LatestState(LastValue[str]):
                     f"{CHANNEL}: {each!r:.60} is not a state of the sandbox (return the state of an act)"
                 )
         if changed := [each for each in written if each != self.value]:
-            self.value = choose_last_state(changed)
+            self.value = join_states(changed)
         return bool(written)
 
     def from_checkpoint(self, checkpoint: Any) -> Self:
         return super().from_checkpoint(checkpoint) if checkpoint else type(self)(self.typ, self.key)
 
 
-keep_latest = LatestState(str)
+keep_states = SandboxStates(str)
 """The channel, for annotations of states."""
 
 
 class SandboxState(TypedDict, total=False):
     """The part of a graph's state that belongs to the sandbox: inherit your state from it.
 
-    Nodes of one step can act side by side: each act begins in the state that the previous one left, and the last state
-    remains.
+    Nodes of one step can act side by side: each begins in a fork of the state before the step, and the next act begins in
+    the merge of what they left.
 
     Example:
         >>> from langgraph_takeover.integrations import SandboxState
@@ -94,7 +98,7 @@ class SandboxState(TypedDict, total=False):
         ['answer', 'sandbox_state']
     """
 
-    sandbox_state: Annotated[str, keep_latest]
+    sandbox_state: Annotated[str, keep_states]
 
 
 class Act(NamedTuple):
@@ -192,8 +196,16 @@ class ThreadSandbox:
         '1\\n'
     """
 
-    def __init__(self, session: Session, saver: BaseCheckpointSaver[str] | None, home: Home) -> None:
-        self._home = home
+    def __init__(
+        self,
+        session: Session,
+        saver: BaseCheckpointSaver[str] | None,
+        home: Home,
+        merge: MergePolicy = "raise",
+    ) -> None:
+        self._home, self._policy = home, merge
+        self._merged: dict[str, str] = {}
+        """Merged states, by the text of the states that were merged."""
         self.thread = session.thread
         self._saver = saver
         self.session = session
@@ -239,8 +251,8 @@ class ThreadSandbox:
         """Return the sandbox in a state, for reading: what changes it belongs in `act`.
 
         Each call of the returned sandbox waits until no act runs, and finds that state, whatever acts came between.
-        Raises SnapshotNotFoundError, SnapshotCorruptError and SandboxUnavailableError; ActConflictError inside an act; and
-        SandboxStateLostError for a node without a state, if the thread has one.
+        Raises SnapshotNotFoundError, SnapshotCorruptError and SandboxUnavailableError; ActConflictError inside an act;
+        MergeConflictError; and SandboxStateLostError for a node without a state, if the thread has one.
         """
         return self.session.view_state(self._find_start(state))
 
@@ -255,7 +267,7 @@ class ThreadSandbox:
         if state:
             if graph_task is not None and state != BASE_STATE:
                 self._require_returned(graph_task, state)
-            return state
+            return self.resolve_state(state)
         if graph_task is not None and (lost := self._find_lost_state(graph_task)) is not None:
             raise SandboxStateLostError(
                 f"thread {self.thread!r}: this node has no {CHANNEL}, but the thread is in state {lost} (inherit the graph's "
@@ -264,25 +276,60 @@ class ThreadSandbox:
             )
         return BASE_STATE
 
+    def resolve_state(self, state: str) -> str:
+        """Return one state: of what several branches left, their merge.
+
+        Raises MergeConflictError, and SnapshotNotFoundError for states that have no snapshot or no common ancestor.
+        """
+        if len(split_state(state)) == 1:
+            return state
+        if state not in self._merged:
+            self._merged[state] = resolve_state(self.session, state, self._policy)
+        return self._merged[state]
+
+    def list_conflicts(self, state: str) -> tuple[MergeConflict, ...]:
+        """Return the conflicts of branches that the policy resolved in a state, each with what is left of it.
+
+        Raises what `resolve_state` raises.
+        """
+        return list_conflicts(self.session, self.resolve_state(state))
+
     def _require_returned(self, graph_task: GraphTask, state: str) -> None:
-        """Raise SandboxStateLostError if a node of an earlier step changed this state and returned none."""
-        moves = journal.list_moves(self.session.ledger, self.thread)
-        later = [each for each in moves if each.step != graph_task.step and each.state_before == state]
-        stored = self._load_step(graph_task.step, may_wait=True) if later else None
-        while stored is not None and stored.checkpoint["channel_values"].get(CHANNEL) == state:
-            if stored.parent_config is None or stored.metadata.get("source") not in ("loop", "input"):
+        """Raise SandboxStateLostError if a node of an earlier step changed the sandbox and returned no state."""
+        moves = [
+            each
+            for each in journal.list_moves(self.session.ledger, self.thread)
+            if each.step != graph_task.step
+        ]
+        known = {*split_state(state), *(text for text, each in self._merged.items() if each == state)}
+        if {*list_last_states(moves)} <= {part for each in known for part in split_state(each)}:
+            return
+        before, stored = moves[0].step, self._load_step(graph_task.step, may_wait=True)
+        if stored is None or stored.checkpoint["channel_values"].get(CHANNEL) not in known:
+            return
+        while (
+            stored is not None and stored.parent_config is not None and str(stored.checkpoint["id"]) > before
+        ):
+            source, parent = (
+                stored.metadata.get("source"),
+                stored.parent_config["configurable"]["checkpoint_id"],
+            )
+            if source not in ("loop", "input"):
                 return  # a fork begins where somebody chose
-            parent = stored.parent_config["configurable"]["checkpoint_id"]
-            nodes = {each.node for each in later if each.step == parent}
-            if nodes and stored.metadata.get("source") == "loop":  # a new input drops unfinished nodes
-                silent = nodes - self._list_returning(parent, nodes)
-                if not silent:
-                    return
-                raise SandboxStateLostError(
-                    f"thread {self.thread!r}: node {min(silent).partition(':')[0]!r} changed the sandbox, but returned no "
-                    f"{CHANNEL} (return the state of its last act, or the state before to drop its changes)"
-                )
+            if parent == before:
+                nodes = {each.node for each in moves}
+                # A new input drops unfinished nodes.
+                silent = nodes - self._list_returning(parent, nodes) if source == "loop" else set()
+                if silent:
+                    raise SandboxStateLostError(
+                        f"thread {self.thread!r}: node {min(silent).partition(':')[0]!r} changed the sandbox, but returned no "
+                        f"{CHANNEL} (return the state of its last act, or the state before to drop its changes)"
+                    )
+                return
+            given = stored.checkpoint["channel_values"].get(CHANNEL)
             stored = load_checkpoint(self.saver, self._config_at(parent))
+            if stored is not None and stored.checkpoint["channel_values"].get(CHANNEL) != given:
+                return  # no act of this step made the state: somebody chose it
 
     def _list_returning(self, step: str, nodes: set[str]) -> set[str]:
         """List the nodes of a step that returned a state. LangGraph may still be saving what they returned."""
@@ -297,10 +344,7 @@ class ThreadSandbox:
             time.sleep(_SAVING_POLL_S)
 
     def find_left_state(self, state: str) -> str | None:
-        """Return the last state that the running task, and graphs that it called, made of a state of this step.
-
-        Raises ActConflictError if it made several of which none includes the others.
-        """
+        """Return what the running task, and graphs that it called, made of a state of this step; None if nothing."""
         graph_task = find_graph_task()
         if graph_task is None:
             return None
@@ -353,14 +397,14 @@ class ThreadSandbox:
             key: name of the act among those of the same LangGraph task that begin in `state`, equal when the task runs
                 again. Outside of a graph: among all acts of the thread that begin in `state`.
             function: must do all its work in the sandbox, and return JSON-like data.
-            state: the state to begin in; None at the start. Acts of parallel nodes that begin in one state follow each
-                other: each begins in the state that the previous one left.
+            state: the state to begin in; None at the start. What parallel nodes make of one state is merged when the next
+                act begins.
             effects: `nothing` for a function that only reads: it is repeated instead of recorded.
 
         If the process dies in the middle, the next run of the node restores the sandbox as it was before and calls the
         function again. If it dies later, the recorded result is returned. Raises what the function raises,
         ActResultError, FencedError, what `enter` raises, and ActConflictError for a key that a task repeats and for
-        states that do not follow each other.
+        acts of one task at once.
         """
         self.session.require_no_act()
         self.session.stop.require_running()
@@ -465,13 +509,13 @@ class ThreadSandbox:
         SnapshotNotFoundError if the newest state has no snapshot.
         """
         newest = self._load_newest()
-        state = resume_state_id(newest, is_rerun=False)
-        if not self.session.can_enter_state(state):
-            raise SnapshotNotFoundError(
-                f"thread {self.thread!r}: no snapshot of its newest state {state!r:.60} (call repair, then prune)"
-            )
-        if state != BASE_STATE:
-            self.session.save_snapshot(state)
+        for state in split_state(resume_state_id(newest, is_rerun=False)):
+            if not self.session.can_enter_state(state):
+                raise SnapshotNotFoundError(
+                    f"thread {self.thread!r}: no snapshot of its newest state {state!r:.60} (call repair, then prune)"
+                )
+            if state != BASE_STATE:
+                self.session.save_snapshot(state)
         saver: Saver = self.saver
         saver.prune_thread(self.thread)
         self.session.forget_snapshots(keep=self._list_needed_states(newest))
@@ -489,7 +533,9 @@ class ThreadSandbox:
         calls = journal.list_states(
             self.session.ledger, self.thread, newest.config["configurable"]["checkpoint_id"]
         )
-        return {each for each in known if each.encode() in text or each in calls}
+        needed = {each for each in known if each.encode() in text or each in calls}
+        left = split_state(resume_state_id(newest, is_rerun=False))
+        return needed | {*list_merge_bases(self.session, left)} | {*self._merged.values()}
 
     def repair(self, state: str | None = None) -> str:
         """Give the newest checkpoint a state of the sandbox, if its own is missing; return the state.
@@ -500,10 +546,10 @@ class ThreadSandbox:
         newest = self._load_newest()
         if state is None:
             now = newest.checkpoint["channel_values"].get(CHANNEL)
-            if isinstance(now, str) and now and self.session.can_enter_state(now):
+            if isinstance(now, str) and now and self._can_enter(now):
                 return now
             state = self._find_earlier_state(newest)
-        elif not self.session.can_enter_state(state):
+        elif not self._can_enter(state):
             raise SnapshotNotFoundError(f"thread {self.thread!r}: no snapshot of state {state!r:.60}")
         fork_checkpoint(self.saver, newest, {CHANNEL: state})
         return state
@@ -511,10 +557,13 @@ class ThreadSandbox:
     def _find_earlier_state(self, stored: CheckpointTuple | None) -> str:
         while stored is not None:
             found = stored.checkpoint["channel_values"].get(CHANNEL)
-            if isinstance(found, str) and found and self.session.can_enter_state(found):
+            if isinstance(found, str) and found and self._can_enter(found):
                 return found
             stored = load_checkpoint(self.saver, stored.parent_config) if stored.parent_config else None
         return BASE_STATE
+
+    def _can_enter(self, state: str) -> bool:
+        return all(map(self.session.can_enter_state, split_state(state)))
 
     def _load_newest(self) -> CheckpointTuple:
         stored = load_checkpoint(self.saver, self._config_at())
@@ -530,7 +579,7 @@ class ThreadSandbox:
         Raises SnapshotNotFoundError, and ActConflictError inside an act.
         """
         self.session.require_no_act()
-        return self.session.save_snapshot(state or BASE_STATE)
+        return self.session.save_snapshot(self.resolve_state(state or BASE_STATE))
 
     def snapshot_directory(self, snapshot: Snapshot) -> Path:
         """Return the directory with the files of a snapshot."""
@@ -554,13 +603,15 @@ def open_sandbox(
     *,
     sandbox: SandboxSpec,
     snapshot_every: SnapshotEvery = "step",
+    merge: MergePolicy = "raise",
     lease_s: float = leases.TTL_S,
 ) -> OpenableContext[ThreadSandbox]:
     """Hold a thread, by `with` or `async with`, and yield its sandbox for the nodes of any graph; it ends with the block.
 
-    With `snapshot_every="step"`, the default, every act that may have changed something is saved. `lease_s` is how long
-    others wait for a holder on another host that no longer renews its lease. Raises ThreadHeldError, which names the
-    holder, ThreadNameError and LedgerUnavailableError.
+    With `snapshot_every="step"`, the default, every act that may have changed something is saved. `merge` says what
+    contradicting changes of parallel branches lead to: `raise`, `markers`, `ours` (the first branch's), `theirs`, or a
+    function of the `MergeConflict`. `lease_s` is how long others wait for a holder on another host that no longer renews
+    its lease. Raises ThreadHeldError, which names the holder, ThreadNameError and LedgerUnavailableError.
 
     Example:
         >>> from langgraph_takeover.integrations import open_sandbox
@@ -569,12 +620,17 @@ def open_sandbox(
         ...     print(done.value, [change.path for change in done.changes], work.enter(done.state).read_file("new.txt"))
         0 ['new.txt'] b'1\\n'
     """
-    return OpenableContext(_open_sandbox(home, thread, sandbox, snapshot_every, lease_s), home.workers)
+    return OpenableContext(_open_sandbox(home, thread, sandbox, snapshot_every, merge, lease_s), home.workers)
 
 
 @contextmanager
 def _open_sandbox(
-    home: Home, thread: str, sandbox: SandboxSpec, snapshot_every: SnapshotEvery, lease_s: float
+    home: Home,
+    thread: str,
+    sandbox: SandboxSpec,
+    snapshot_every: SnapshotEvery,
+    merge: MergePolicy,
+    lease_s: float,
 ) -> Iterator[ThreadSandbox]:
     leases.check_thread(thread)
     require_graph(home.saver, thread, own=True)
@@ -582,4 +638,4 @@ def _open_sandbox(
         session,
         saver,
     ):
-        yield ThreadSandbox(session, saver, home)
+        yield ThreadSandbox(session, saver, home, merge)

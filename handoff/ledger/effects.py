@@ -82,6 +82,11 @@ class Move(NamedTuple):
         """Name and id of the task of the outermost graph."""
         return str(json.loads(self.place)[0][1])
 
+    @property
+    def name(self) -> str:
+        """Name of the innermost node."""
+        return str(json.loads(self.place)[-1][1]).partition(":")[0]
+
 
 class Effect(NamedTuple):
     """One effect as the journal has it; `result` is None until it ended."""
@@ -229,8 +234,11 @@ def _bind_key(key: EffectKey) -> dict[str, str]:
 
 
 @repeat_after_loss(idempotent=True)
-def save(lease: Lease, state_id: str, snapshot: Snapshot) -> None:
-    """Record that a state has a snapshot, which must be durable by now. Raises FencedError."""
+def save(lease: Lease, state_id: str, snapshot: Snapshot, parent: str | None = None) -> None:
+    """Record that a state has a snapshot, which must be durable by now. Raises FencedError.
+
+    `parent` is the state that the sandbox was in before.
+    """
     ledger = lease.ledger
     written = snapshot.model_copy(update={"shell_state": redact_known_secrets(snapshot.shell_state)})
     with ledger.write_transaction() as connection:
@@ -241,6 +249,7 @@ def save(lease: Lease, state_id: str, snapshot: Snapshot) -> None:
                     id=state_id,
                     thread=lease.thread,
                     snapshot=add_checksum(written.model_dump_json()),
+                    parent=parent,
                     made_at=ledger.now(connection),
                 )
             )
@@ -266,6 +275,18 @@ def list_state_ids(ledger: Ledger, thread: str) -> frozenset[str]:
 
 
 @repeat_after_loss(idempotent=True)
+def list_parents(ledger: Ledger, thread: str) -> dict[str, str | None]:
+    """Return the states of a thread that have a snapshot, each with the state that it was made of, if any."""
+    with ledger.read_transaction() as connection:
+        return _select_parents(connection, thread)
+
+
+def _select_parents(connection: Connection, thread: str) -> dict[str, str | None]:
+    query = select(snapshots.c.id, snapshots.c.parent).where(snapshots.c.thread == thread)
+    return {row.id: row.parent for row in connection.execute(query)}
+
+
+@repeat_after_loss(idempotent=True)
 def list_snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
     """List the snapshots of all states of all threads."""
     with ledger.read_transaction() as connection:
@@ -278,9 +299,19 @@ def list_snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
 
 @repeat_after_loss(idempotent=True)
 def remove(lease: Lease, ids: Collection[str]) -> None:
-    """Record that these states of the thread have no snapshot any more. Raises FencedError."""
+    """Record that these states of the thread have no snapshot any more. Raises FencedError.
+
+    The parents of the others are then their nearest remaining ancestors.
+    """
     with lease.ledger.write_transaction() as connection:
         lease.require(connection)
+        parents = _select_parents(connection, lease.thread)
+        for state, parent in parents.items():
+            nearest = parent
+            while nearest is not None and nearest in ids:
+                nearest = parents.get(nearest)
+            if nearest != parent and state not in ids:
+                connection.execute(update(snapshots).where(snapshots.c.id == state).values(parent=nearest))
         connection.execute(
             delete(snapshots).where(snapshots.c.thread == lease.thread, snapshots.c.id.in_(ids))
         )

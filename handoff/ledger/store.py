@@ -30,7 +30,7 @@ from langgraph_takeover.handoff.ledger.database import (
     repeat_after_loss,
 )
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _metadata = MetaData()
 _version = Table("takeover_schema", _metadata, Column("version", Integer, primary_key=True))
@@ -75,8 +75,10 @@ snapshots = Table(
     Column("id", Text, primary_key=True),
     Column("thread", Text, nullable=False, index=True),
     Column("snapshot", Text, nullable=False),
+    Column("parent", Text),
     Column("made_at", Float, nullable=False),
 )
+"""States of threads' sandboxes; the parent is the state that an act changed to this one."""
 handoffs = Table(
     "takeover_handoffs",
     _metadata,

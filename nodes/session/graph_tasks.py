@@ -1,15 +1,11 @@
-"""The task of a user's graph that acts now, and the order of acts whose tasks run side by side.
+"""The task of a user's graph that acts now, and the states that tasks of one step leave.
 
-Tasks of one step begin in the same state of the sandbox, but a thread has one sandbox. So their acts form one sequence:
-each begins in the state that the previous act of a parallel task left, if that one began where this one would. The step
-ends in the sequence's last state.
+Tasks of one step begin in forks of the same state of the sandbox. What they leave is merged before the next act.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -21,12 +17,12 @@ from langgraph_takeover.handoff.ledger.effects import Move
 
 Relation = Literal["same", "parallel", "called", "other"]
 """Of two tasks: the same one; two of one step; two that one task called, so that its code orders them; none of these."""
-_STEP_STATE = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4,})-[0-9a-f]{12}")
+_STATE_SEPARATOR = "+"
 _NAMESPACE_SEPARATOR = "|"
 
 
 class ActConflictError(TakeoverError, ValueError):
-    """Acts that contradict each other: a repeated key, an act in an act, or two states of which neither follows the other."""
+    """Acts that contradict each other: a repeated key, an act in an act, or acts of one task at once."""
 
 
 class GraphTask(NamedTuple):
@@ -87,62 +83,35 @@ def find_graph_task() -> GraphTask | None:
 
 
 def is_parallel(task: GraphTask | None, other: GraphTask | None) -> bool:
-    """Whether acts of two tasks follow each other, though both begin in one state."""
+    """Whether two tasks run in one step, so that what they make of one state is merged."""
     return task is not None and other is not None and task.compare(other.place) == "parallel"
 
 
-def find_next_state(moves: Iterable[Move], task: GraphTask, state_id: str) -> str:
-    """Return the state that parallel tasks of the step have made of a state. Raises ActConflictError."""
-    parallel = [move for move in moves if move.step == task.step and task.compare(move.place) == "parallel"]
-    while True:
-        following = {move.state_after for move in parallel if move.state_before == state_id}
-        if not following:
-            return state_id
-        if len(following) > 1:
-            raise ActConflictError(
-                f"sandbox state {state_id}: a parallel task of this step has left {len(following)} states that begin there, "
-                "so an act cannot follow (let one task act after the other)"
-            )
-        state_id = following.pop()
-
-
 def find_left_state(moves: Iterable[Move], task: GraphTask, state_id: str) -> str | None:
-    """Return the last state that a task, and graphs that it called, made of a state. Raises ActConflictError."""
+    """Return what a task, and graphs that it called, made of a state: the last state, or several of parallel tasks."""
     ahead, reached = [move for move in moves if move.step == task.step], {state_id}
     while following := {move.state_after for move in ahead if move.state_before in reached} - reached:
         reached |= following
-    left = [each.state_after for each in ahead if each.state_before in reached and task.includes(each.place)]
-    return choose_last_state(left) if left else None
+    mine = [each for each in ahead if each.state_before in reached and task.includes(each.place)]
+    return join_states(list_last_states(mine)) or None
 
 
-def find_later_state(first: str, second: str) -> str | None:
-    """Return the later one of two states; None if not the same step made both."""
-    found = [_STEP_STATE.fullmatch(state) for state in (first, second)]
-    if found[0] is None or found[1] is None or found[0][1] != found[1][1]:
-        return None
-    return max((first, second), key=lambda state: int(state.split("-")[1], 16))
+def list_last_states(moves: Sequence[Move]) -> list[str]:
+    """List the states of some moves from which no other of them begins."""
+    left = {move.state_before for move in moves}
+    return [move.state_after for move in moves if move.state_after not in left]
 
 
-def create_state_id(task: GraphTask | None = None, before: str = "") -> str:
-    """Return a new id of a sandbox state; those of one step are numbered along their sequence."""
-    if task is None:
-        return uuid.uuid4().hex[:16]
-    tag = hashlib.sha256(task.step.encode()).hexdigest()[:8]
-    found = _STEP_STATE.fullmatch(before)
-    number = int(found[2], 16) + 1 if found is not None and found[1] == tag else 1
-    return f"{tag}-{number:04x}-{uuid.uuid4().hex[:12]}"
+def split_state(state: str) -> tuple[str, ...]:
+    """Return the states that a channel holds: several if tasks of one step left states, until they are merged."""
+    return tuple(state.split(_STATE_SEPARATOR))
 
 
-def choose_last_state(states: Sequence[str]) -> str:
-    """Return the last of the states that tasks of one step left. Raises ActConflictError if they are not one sequence."""
-    numbered = [(_STEP_STATE.fullmatch(state), state) for state in dict.fromkeys(states)]
-    if len(numbered) == 1:
-        return numbered[0][1]
-    steps = {found[1] if found else "" for found, _ in numbered}
-    numbers = [int(found[2], 16) for found, _ in numbered if found]
-    if len(steps) != 1 or "" in steps or len(set(numbers)) != len(numbers):
-        raise ActConflictError(
-            f"tasks of one step left {len(numbered)} states of the sandbox, and none includes the others: "
-            f"{', '.join(state for _, state in numbered)[:200]} (let one task act after the other, or return one state)"
-        )
-    return max(zip(numbers, (state for _, state in numbered), strict=True))[1]
+def join_states(states: Iterable[str]) -> str:
+    """Return one text for the states that tasks of one step left; the same state counts once."""
+    return _STATE_SEPARATOR.join(dict.fromkeys(part for state in states for part in split_state(state)))
+
+
+def create_state_id() -> str:
+    """Return a new id of a sandbox state."""
+    return uuid.uuid4().hex[:16]

@@ -25,7 +25,6 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     GraphTask,
     create_state_id,
     find_graph_task,
-    find_next_state,
     is_parallel,
 )
 from langgraph_takeover.nodes.session.observation import CallLog, Observation, TraceState
@@ -138,7 +137,7 @@ class Session:
     # The sandbox
 
     @contextlib.contextmanager
-    def _take_turn(self) -> Iterator[None]:
+    def take_turn(self) -> Iterator[None]:
         """Wait until no other OS thread uses the sandbox. Raises ActConflictError if that one waits for this one."""
         self._require_open()
         if not self._turn.acquire(blocking=False):
@@ -172,21 +171,20 @@ class Session:
     def start_run(self, graph_task: GraphTask | None = None) -> str:
         """Return the id of a run's first state. With `step` it gets a snapshot, because a base may change later.
 
-        Parallel tasks of a user's graph get the state that the first of them has made of it by now.
+        Parallel tasks of a user's graph get the same.
         """
-        with self._take_turn():
-            moves = effects.list_moves(self.ledger, self.thread) if graph_task is not None else ()
+        with self.take_turn():
             if graph_task is not None:
-                mine = [each for each in moves if (each.place, each.call) == (graph_task.place, _START_CALL)]
-                if mine and self.can_enter_state(mine[0].state_after):
-                    return mine[0].state_after
-                if (before := find_next_state(moves, graph_task, BASE_STATE)) != BASE_STATE:
-                    return before
+                for move in effects.list_moves(self.ledger, self.thread):
+                    is_beside = graph_task.compare(move.place) in ("same", "parallel")
+                    is_start = move.call == _START_CALL and is_beside and move.step == graph_task.step
+                    if is_start and self.can_enter_state(move.state_after):
+                        return move.state_after
             sandbox = self.enter_state(BASE_STATE)
             if self._states.snapshot_every != "step":
                 return BASE_STATE
-            state_id = create_state_id(graph_task)
-            self._states.take_snapshot(sandbox, state_id)
+            state_id = create_state_id()
+            self._states.take_snapshot(sandbox, state_id, BASE_STATE)
             self._state_id = state_id
             if graph_task is not None:
                 move = Move(graph_task.place, _START_CALL, graph_task.step, BASE_STATE, state_id)
@@ -218,7 +216,7 @@ class Session:
 
         Raises SnapshotNotFoundError, SnapshotCorruptError or SandboxUnavailableError.
         """
-        with self._take_turn():
+        with self.take_turn():
             return self._enter_state(state_id, task)
 
     def _enter_state(self, state_id: str, task: TaskBrief | None) -> Sandbox:
@@ -242,7 +240,7 @@ class Session:
 
         Raises what `enter_state` and `check` raise.
         """
-        with self._take_turn():
+        with self.take_turn():
             sandbox = self._enter_state(state_id, None)
             if not self._is_checked:
                 try:
@@ -342,7 +340,7 @@ class Session:
     ) -> tuple[Observation, str]:
         """Run an agent's action once: `run_once`, by the ids of LangGraph's task and of the call."""
         key, parse_result = EffectKey(self.thread, task_id, call_id), Observation.model_validate_json
-        with self._take_turn():
+        with self.take_turn():
             return self._run_once(key, state_id, operation, parse_result, effect, task)
 
     def run_once(
@@ -356,27 +354,20 @@ class Session:
         """Run an operation once in a sandbox state; return its result and the state after it.
 
         A repeated call (same key) returns the recorded result. A call that was interrupted is undone, by restoring the
-        state before it, and run again. Operations without effect are not recorded: a repetition shows the same. In a
-        user's graph, an operation begins in the state that parallel tasks of its step have made of that state. Raises
+        state before it, and run again. Operations without effect are not recorded: a repetition shows the same. Raises
         FencedError, SnapshotNotFoundError and ActConflictError.
         """
         graph_task = find_graph_task()
         self.require_no_act()
-        with self._begin(key, graph_task, state_id, effect), self._take_turn():
+        with self._begin(key, graph_task, state_id, effect), self.take_turn():
             self._require_state(state_id)
-            if graph_task is not None:
-                recorded = effects.find(self.ledger, key)
-                if recorded is not None and self._has_usable_result(recorded):
-                    return parse_result(str(recorded.result)), str(recorded.state_after)
-                moves = effects.list_moves(self.ledger, self.thread)
-                state_id = find_next_state(moves, graph_task, state_id)
             return self._run_once(key, state_id, operation, parse_result, effect, graph_task=graph_task)
 
     @contextlib.contextmanager
     def _begin(
         self, key: EffectKey, graph_task: GraphTask | None, state_id: str, effect: CommandEffect
     ) -> Iterator[None]:
-        """Raise ActConflictError for an operation beside one from the same state that it would not follow."""
+        """Raise ActConflictError for an operation beside one from the same state, unless their tasks are parallel."""
         mark = object()
         with self._begun_lock:
             others = [task for task, state in self._begun.values() if state == state_id]
@@ -425,9 +416,7 @@ class Session:
         # The command's end may be that of its sandbox.
         self._require_open()
         self.stop.require_not_urgent()
-        after = self._states.save_state_after(
-            sandbox, state_id, effect, has_changes=bool(result.changes), graph_task=graph_task
-        )
+        after = self._states.save_state_after(sandbox, state_id, effect, has_changes=bool(result.changes))
         self._state_id = after
         move = None
         if graph_task is not None and after != state_id:
@@ -470,12 +459,25 @@ class Session:
 
         Raises SnapshotNotFoundError if the sandbox is in another state by now.
         """
-        with self._take_turn():
+        with self.take_turn():
             if state_id == BASE_STATE:  # every spec has its own base, so its snapshot gets an id of its own
                 return self._states.take_snapshot(self.enter_state(BASE_STATE), create_state_id())
             if (snapshot := self._states.find(state_id)) is not None:
                 return snapshot
             return self._states.take_snapshot(self.enter_state(state_id), state_id)
+
+    def find_snapshot(self, state_id: str) -> Snapshot | None:
+        """Return the snapshot of a state, if it has one."""
+        return self._states.find(state_id)
+
+    def create_state(
+        self, state_id: str, parent: str, make: Callable[[Path], Snapshot | None]
+    ) -> Snapshot | None:
+        """Save the snapshot that a function makes in a directory as a state of the thread; nothing if it makes none."""
+        with self._states.open_part() as part:
+            if (snapshot := make(part)) is not None:
+                self._states.store(part, snapshot, state_id, parent)
+            return snapshot
 
     def save_current_state(self) -> None:
         """Save a snapshot of the sandbox's current state, if that is known and not the base."""
@@ -495,7 +497,7 @@ class Session:
     def forget_everything(self) -> Iterator[None]:
         """Let nothing happen on the thread while the caller deletes it; then forget its sandbox too."""
         self.require_no_act()
-        with self._take_turn():
+        with self.take_turn():
             yield
             self.close_sandbox()
             self._trace_state, self.file_diffs = None, FileDiffs()
@@ -643,7 +645,7 @@ class _StateView:
 
     def _make_call(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            with self._session._take_turn():
+            with self._session.take_turn():
                 return getattr(self._enter(), name)(*arguments, **named)
 
         return call
@@ -657,7 +659,7 @@ class _StateView:
         self._session.end_command()
 
     def close(self) -> None:
-        with self._session._take_turn():
+        with self._session.take_turn():
             if self._session.is_in_state(self._state_id):
                 self._session.close_sandbox()
 

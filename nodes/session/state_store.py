@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from langgraph_takeover.handoff.ledger import Lease, Ledger, effects
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
-from langgraph_takeover.nodes.session.graph_tasks import GraphTask, create_state_id
+from langgraph_takeover.nodes.session.graph_tasks import create_state_id
 from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 from langgraph_takeover.sandbox.untrusted_trees import remove_tree
@@ -60,28 +61,35 @@ class StateStore:
         """The directory with the files of a snapshot."""
         return self._directory / snapshot_directory_name(snapshot)
 
-    def take_snapshot(self, sandbox: Sandbox, state_id: str) -> Snapshot:
-        """Save the sandbox durably as a state. Raises FencedError."""
-        part = self._directory / f".snapshot-{uuid.uuid4().hex}"
-        part.mkdir(parents=True)
-        try:
+    def take_snapshot(self, sandbox: Sandbox, state_id: str, parent: str | None = None) -> Snapshot:
+        """Save the sandbox durably as a state, which an act has made of its parent. Raises FencedError."""
+        with self.open_part() as part:
             snapshot = sandbox.snapshot(
                 part, labels={"thread": self._lease.thread, "state": state_id}
             ).result()
-            self._store(part, snapshot, state_id)
-        finally:
-            remove_tree(part)
+            self.store(part, snapshot, state_id, parent)
         return snapshot
 
+    @contextmanager
+    def open_part(self) -> Iterator[Path]:
+        """Yield a directory for the files of a snapshot that is being made."""
+        part = self._directory / f".snapshot-{uuid.uuid4().hex}"
+        part.mkdir(parents=True)
+        try:
+            yield part
+        finally:
+            remove_tree(part)
+
     @repeat_after_loss(idempotent=True)
-    def _store(self, part: Path, snapshot: Snapshot, state_id: str) -> None:
+    def store(self, part: Path, snapshot: Snapshot, state_id: str, parent: str | None) -> None:
+        """Save a snapshot, whose files are in `part`, as a state."""
         with self._lease.ledger.lock_snapshots():
             target = self.snapshot_directory(snapshot)
             if not _is_complete(target, snapshot):
                 remove_tree(target)
                 part.rename(target)
                 sync_directory(self._directory)
-            effects.save(self._lease, state_id, snapshot)
+            effects.save(self._lease, state_id, snapshot, parent)
 
     def save_state_after(
         self,
@@ -90,11 +98,10 @@ class StateStore:
         effect: CommandEffect,
         *,
         has_changes: bool,
-        graph_task: GraphTask | None = None,
     ) -> str:
         """Save the state that an action left; return its id, which is `state_before` if nothing changed."""
         if effect == "anything" or has_changes:
-            return self._save_new_state(sandbox, create_state_id(graph_task, state_before))
+            return self._save_new_state(sandbox, state_before)
         shell_state = redact_known_secrets(sandbox.shell_state())
         before = self.find(state_before) if state_before != BASE_STATE else None
         if before is not None and before.shell_state == shell_state:
@@ -103,14 +110,15 @@ class StateStore:
             # The files are those of the snapshot before. A restored sandbox may have another workspace
             # than that snapshot, and its shell state refers to it.
             update = {"shell_state": shell_state, "workspace": sandbox.workspace}
-            after = create_state_id(graph_task, state_before)
-            effects.save(self._lease, after, before.model_copy(update=update))
+            after = create_state_id()
+            effects.save(self._lease, after, before.model_copy(update=update), state_before)
             return after
-        return self._save_new_state(sandbox, create_state_id(graph_task, state_before))
+        return self._save_new_state(sandbox, state_before)
 
-    def _save_new_state(self, sandbox: Sandbox, state_id: str) -> str:
+    def _save_new_state(self, sandbox: Sandbox, state_before: str) -> str:
+        state_id = create_state_id()
         if self.snapshot_every == "step":
-            self.take_snapshot(sandbox, state_id)
+            self.take_snapshot(sandbox, state_id, state_before)
         return state_id
 
     @repeat_after_loss(idempotent=True)

@@ -44,7 +44,7 @@ class MergeConflict(Frozen):
     """One path that branches changed in ways that contradict each other.
 
     Example:
-        >>> from langgraph_takeover.sandbox import MergeConflict
+        >>> from langgraph_takeover.integrations import MergeConflict
         >>> str(MergeConflict(path="notes.txt", branches=("writer", "editor"), reason="changed the same lines"))
         'notes.txt: writer and editor changed the same lines'
     """

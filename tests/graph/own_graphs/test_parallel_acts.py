@@ -1,4 +1,4 @@
-"""Nodes of one step that act in one sandbox: nothing is lost, nothing is torn, and a kill repeats nothing."""
+"""Nodes of one step: each acts in a fork of the state before the step, the next one in the merge of what they left."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from langgraph.types import Command, Send
 from langgraph_takeover.errors import (
     ActConflictError,
     InputError,
+    MergeConflictError,
     SandboxStateLostError,
     SnapshotNotFoundError,
 )
@@ -47,12 +48,12 @@ def hold(bench: RunHarness, **options: Any) -> Any:
     return open_sandbox(bench.home, "own", sandbox=bench.spec, **options)
 
 
-def append(name: str, pause_s: float = 0.0) -> Callable[[Sandbox], str]:
+def append(name: str, pause_s: float = 0.0, log: str = "log") -> Callable[[Sandbox], str]:
     """Append a name to a file in two commands, with a pause between them."""
 
     def function(sandbox: Sandbox) -> str:
-        sandbox.run(f"printf {name} >> log; sleep {pause_s}", timeout_s=10)
-        return sandbox.run("echo >> log; touch $(tail -n 1 log); cat log", timeout_s=10).output
+        sandbox.run(f"printf {name} >> {log}; sleep {pause_s}", timeout_s=10)
+        return sandbox.run(f"echo >> {log}; touch $(tail -n 1 {log}); cat {log}", timeout_s=10).output
 
     return function
 
@@ -61,7 +62,7 @@ def make_branch(work: ThreadSandbox, name: str, acts: int = 1) -> Callable[[Stat
     def branch(state: State) -> Any:
         now, seen = state.get("sandbox_state"), []
         for number in range(acts):
-            done = work.act(f"append {number}", append(f"{name}{number}"), state=now)
+            done = work.act(f"append {number}", append(f"{name}{number}", log=f"log-{name}"), state=now)
             now = done.state
             seen.append((name, done.value))
         return {"sandbox_state": now, "seen": seen}
@@ -77,7 +78,7 @@ def build_fan(work: ThreadSandbox, names: str, acts: int = 1) -> Any:
 
 
 def read_log(work: ThreadSandbox, state: str) -> list[str]:
-    return work.enter(state).read_file("log").decode().split()
+    return work.enter(state).run("cat log*", timeout_s=10).output.split()
 
 
 def test_parallel_nodes_lose_nothing(bench: RunHarness) -> None:
@@ -90,10 +91,8 @@ def test_parallel_nodes_lose_nothing(bench: RunHarness) -> None:
             assert all(log.index(f"{name}0") < log.index(f"{name}1") for name in "abc")
             listed = work.enter(end["sandbox_state"]).directory_listing(".") or ()
             assert set(log) <= set(listed)
-        for name, value in end["seen"]:  # each saw a beginning of the log that ends in its own line
-            lines = value.split()
-            assert log[: len(lines)] == lines
-            assert lines[-1].startswith(name)
+        for name, value in end["seen"]:  # in its own fork
+            assert value.split() in ([f"{name}0"], [f"{name}0", f"{name}1"])
     assert all(each.is_restorable for each in bench.home.history("own 0"))
 
 
@@ -103,10 +102,8 @@ def test_twenty_rounds_of_parallel_nodes(bench: RunHarness) -> None:
         graph, log = build_fan(work, "abcd"), []
         for _ in range(20):
             end = graph.invoke({}, CONFIG)
-            now = read_log(work, end["sandbox_state"])
-            assert now[: len(log)] == log
-            assert sorted(now[len(log) :]) == ["a0", "b0", "c0", "d0"]
-            log = now
+            log += ["a0", "b0", "c0", "d0"]
+            assert read_log(work, end["sandbox_state"]) == sorted(log)
 
 
 def test_parallel_acts_in_an_event_loop(bench: RunHarness) -> None:
@@ -115,7 +112,9 @@ def test_parallel_acts_in_an_event_loop(bench: RunHarness) -> None:
 
             def make(name: str) -> Any:
                 async def node(state: State) -> Any:
-                    done = await work.aact("append", append(name), state=state.get("sandbox_state"))
+                    done = await work.aact(
+                        "append", append(name, log=f"log-{name}"), state=state.get("sandbox_state")
+                    )
                     return {"sandbox_state": done.state, "seen": [name]}
 
                 return node
@@ -141,7 +140,7 @@ def test_a_kill_in_a_branch_repeats_no_other(bench: RunHarness) -> None:
                 calls.append(name)
                 if name == killed:
                     raise _KilledError
-                return append(name)(sandbox)
+                return append(name, log=f"log-{name}")(sandbox)
 
             done = work.act("branch", count, state=item["sandbox_state"])
             return {"sandbox_state": done.state, "seen": [(name, done.value.split()[-1])]}
@@ -175,7 +174,7 @@ def test_a_killed_node_with_several_acts_repeats_none(bench: RunHarness) -> None
             def count(text: str) -> Callable[[Sandbox], str]:
                 def function(sandbox: Sandbox) -> str:
                     calls.append(text)
-                    return append(text)(sandbox)
+                    return append(text, log=f"log-{name}")(sandbox)
 
                 return function
 
@@ -233,33 +232,21 @@ def test_a_repeated_key_is_refused(bench: RunHarness) -> None:
         assert read_log(work, end["sandbox_state"]) == ["a"]
 
 
-def test_states_that_do_not_follow_each_other_are_refused(bench: RunHarness) -> None:
-    """A node that tries two ways and keeps one of them, beside another node."""
+def test_a_node_that_tries_two_ways_keeps_one(bench: RunHarness) -> None:
+    """Beside another node, whose work is merged with the way that was kept."""
 
     def one(state: State) -> Any:
-        work.act("left", append("left"), state="base")
-        return {"sandbox_state": work.act("right", append("right"), state="base").state}
+        work.act("left", append("left", log="log-left"), state="base")
+        return {"sandbox_state": work.act("right", append("right", log="log-right"), state="base").state}
 
     def other(state: State) -> Any:
-        while len(tried) < 2:
-            time.sleep(0.01)
         return {"sandbox_state": work.act("other", append("other"), state="base").state}
 
-    def count(state: State) -> Any:
-        found = one(state)
-        tried.extend("ab")
-        return found
-
-    tried: list[str] = []
     with hold(bench) as work:
-        builder = StateGraph(State).add_node("one", one).add_edge(START, "one")
-        end = builder.compile(checkpointer=work.saver).invoke({}, CONFIG)
-        assert read_log(work, end["sandbox_state"]) == ["right"]
-    with hold(bench) as work:
-        builder = StateGraph(State).add_node("one", count).add_node("other", other)
+        builder = StateGraph(State).add_node(one).add_node(other)
         builder.add_edge(START, "one").add_edge(START, "other")
-        with pytest.raises(ActConflictError, match="2 states that begin there"):
-            builder.compile(checkpointer=work.saver).invoke({}, CONFIG)
+        end = builder.compile(checkpointer=work.saver).invoke({}, CONFIG)
+        assert read_log(work, end["sandbox_state"]) == ["other", "right"]
 
 
 def test_reading_waits_for_an_act(bench: RunHarness) -> None:
@@ -434,8 +421,8 @@ def test_subgraphs_with_their_own_history_lose_nothing(bench: RunHarness) -> Non
 @pytest.mark.parametrize("returns_state", [True, False])
 def test_an_agent_that_a_tool_calls_shares_its_state(bench: RunHarness, returns_state: bool) -> None:
     """Beside a call of the shell, whose result must not hide what the agent did."""
-    inner = native_reply(("shell", '{"command": "echo inner >> log; sleep 0.3"}'))
-    both = native_reply(("shell", '{"command": "echo outer >> log"}'), ("ask", '{"text": "go"}'))
+    inner = native_reply(("shell", '{"command": "echo inner >> inner; sleep 0.3"}'))
+    both = native_reply(("shell", '{"command": "echo outer >> outer"}'), ("ask", '{"text": "go"}'))
     with hold(bench) as work:
         sub = create_agent(scripted_model(inner, "Done."), middleware=[SandboxMiddleware(work)])
 
@@ -450,7 +437,7 @@ def test_an_agent_that_a_tool_calls_shares_its_state(bench: RunHarness, returns_
             message = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
             return Command(update={"messages": [message], "sandbox_state": end["sandbox_state"]})
 
-        show = native_reply(("shell", '{"command": "sort log"}'))
+        show = native_reply(("shell", '{"command": "cat inner outer"}'))
         model = scripted_model(both, show, "Done.")
         agent = create_agent(model, [ask], middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
         end = agent.invoke({"messages": [("user", "Go.")]}, CONFIG)
@@ -486,7 +473,7 @@ def test_three_agents_side_by_side(bench: RunHarness) -> None:
 
         def make(name: str) -> Any:
             commands = [
-                f"echo {name}{number} >> log; X{name}={number}; echo did-{name}{number}"
+                f"echo {name}{number} >> log-{name}; X{name}={number}; echo did-{name}{number}"
                 for number in range(2)
             ]
             replies = [
@@ -515,3 +502,148 @@ def test_three_agents_side_by_side(bench: RunHarness) -> None:
         assert sorted(read_log(work, end["sandbox_state"])) == ["a0", "a1", "b0", "b1", "c0", "c1"]
         shown = work.enter(end["sandbox_state"]).run("echo $Xa$Xb$Xc", timeout_s=10).output
         assert shown == "111\n"
+
+
+# Merging
+
+
+CONFLICT = "log: one and two created it with different content"
+
+
+def build_writers(work: ThreadSandbox, saver: Any, *, read: Callable[[State], Any] | None = None) -> Any:
+    """Two nodes that write one file in one step, and a node that looks at it."""
+
+    def make(name: str) -> Any:
+        def node(state: State) -> Any:
+            done = work.act(name, append(name), state=state.get("sandbox_state"))
+            return {"sandbox_state": done.state}
+
+        return node
+
+    def look(state: State) -> Any:
+        done = work.act(
+            "look", lambda box: box.run("cat log", timeout_s=9).output, state=state["sandbox_state"]
+        )
+        return {"seen": [done.value], "sandbox_state": done.state}
+
+    builder = StateGraph(State).add_node("one", make("one")).add_node("two", make("two"))
+    builder.add_node("look", read or look).add_edge(START, "one").add_edge(START, "two")
+    return builder.add_edge(["one", "two"], "look").compile(checkpointer=saver)
+
+
+def test_a_conflict_is_an_error_that_loses_nothing(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        graph = build_writers(work, work.saver)
+        with pytest.raises(MergeConflictError, match=f"{CONFLICT} .*merge='markers'") as raised:
+            graph.invoke({}, CONFIG)
+        assert [str(each) for each in raised.value.conflicts] == [CONFLICT]
+        assert "\n" not in str(raised.value)
+    with hold(bench, merge="theirs") as work:  # the same step again, with a policy
+        assert build_writers(work, work.saver).invoke(None, CONFIG)["seen"] == ["two\n"]
+
+
+def test_a_person_can_choose_one_of_the_states(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        graph = build_writers(work, work.saver)
+        with pytest.raises(MergeConflictError):
+            graph.invoke({}, CONFIG)
+        asked = graph.get_state(CONFIG)
+        one, two = asked.values["sandbox_state"].split("+")
+        for state, content in ((one, "one\n"), (two, "two\n")):
+            chosen = graph.update_state(asked.config, {"sandbox_state": state}, as_node="one")
+            graph.update_state(chosen, {}, as_node="two")
+            assert work.enter(state).read_file("log").decode() == content
+
+
+def test_markers_and_a_note(bench: RunHarness) -> None:
+    with hold(bench, merge="markers") as work:
+        end = build_writers(work, work.saver).invoke({}, CONFIG)
+        lines = end["seen"][0].split("\n")
+        assert lines[:1] + lines[-2:] == ["<<<<<<< one", ">>>>>>> two", ""]
+        (conflict,) = work.list_conflicts(graph_state(work, "look"))
+        assert (str(conflict), conflict.left) == (CONFLICT, "conflict markers")
+
+
+def graph_state(work: ThreadSandbox, node: str) -> str:
+    """The state of the newest checkpoint before a node."""
+    for stored in work.saver.list(CONFIG):
+        if f"branch:to:{node}" in stored.checkpoint["channel_values"] or "+" in str(
+            stored.checkpoint["channel_values"].get("sandbox_state")
+        ):
+            return str(stored.checkpoint["channel_values"]["sandbox_state"])
+    raise AssertionError
+
+
+def test_an_agent_reads_what_was_in_conflict(bench: RunHarness) -> None:
+    with hold(bench, merge="markers") as work:
+        command = native_reply(("shell", '{"command": "cat log"}'))
+        model = scripted_model(command, "Done.")
+        agent = create_agent(model, middleware=[SandboxMiddleware(work)])
+
+        def read(state: State) -> Any:
+            given = {"messages": [("user", "Go on.")], "sandbox_state": state["sandbox_state"]}
+            end = agent.invoke(given)
+            return {"seen": [end["messages"][-2].text], "sandbox_state": end["sandbox_state"]}
+
+        end = build_writers(work, work.saver, read=read).invoke({}, CONFIG)
+        assert "<<<<<<< one" in end["seen"][0]
+        assert any(
+            f"- {CONFLICT} (what is there now: conflict markers)" in each.text for each in model.seen[0]
+        )
+
+
+def test_a_kill_between_branches_and_merge_loses_nothing(bench: RunHarness) -> None:
+    calls: list[str] = []
+
+    def build(work: ThreadSandbox, *, is_killed: bool) -> Any:
+        def look(state: State) -> Any:
+            if is_killed:
+                raise _KilledError
+            return {"seen": read_log(work, state["sandbox_state"])}
+
+        def make(name: str) -> Any:
+            def node(state: State) -> Any:
+                calls.append(name)
+                done = work.act("act", append(name, log=f"log-{name}"), state=state.get("sandbox_state"))
+                return {"sandbox_state": done.state}
+
+            return node
+
+        builder = StateGraph(State).add_node("look", look)
+        for name in "abc":
+            builder.add_node(name, make(name)).add_edge(START, name)
+        return builder.add_edge(["a", "b", "c"], "look").compile(checkpointer=work.saver)
+
+    with hold(bench) as work, pytest.raises(_KilledError):
+        build(work, is_killed=True).invoke({}, CONFIG)
+    with hold(bench) as work:
+        assert build(work, is_killed=False).invoke(None, CONFIG)["seen"] == ["a", "b", "c"]
+    assert sorted(calls) == ["a", "b", "c"]
+
+
+def test_an_earlier_checkpoint_with_branches_can_be_continued(bench: RunHarness) -> None:
+    """Long after, when the journal of its step is gone."""
+    with hold(bench) as work:
+        graph = build_fan(work, "ab")
+        first = graph.invoke({}, CONFIG)
+        assert "+" in first["sandbox_state"]
+        old = graph.get_state(CONFIG).config
+        for _ in range(2):
+            graph.invoke({}, CONFIG)
+        end = graph.invoke({"seen": []}, old)
+        assert read_log(work, end["sandbox_state"]) == ["a0", "a0", "b0", "b0"]
+        work.prune()
+        assert read_log(work, graph.invoke({}, CONFIG)["sandbox_state"]) == ["a0"] * 3 + ["b0"] * 3
+
+
+def test_merges_of_merges(bench: RunHarness) -> None:
+    """A branch that forks again is merged first with its own branches."""
+    with hold(bench) as work:
+        inner = StateGraph(State).add_node("first", make_branch(work, "f")).add_edge(START, "first")
+        for name in "ab":
+            inner.add_node(name, make_branch(work, name)).add_edge("first", name)
+        inner.add_node("last", make_branch(work, "f")).add_edge(["a", "b"], "last")
+        outer = StateGraph(State).add_node("one", inner.compile()).add_node("two", make_branch(work, "c"))
+        outer.add_edge(START, "one").add_edge(START, "two")
+        end = outer.compile(checkpointer=work.saver).invoke({}, CONFIG)
+        assert read_log(work, end["sandbox_state"]) == ["a0", "b0", "c0", "f0", "f0"]
