@@ -193,7 +193,7 @@ class Sandboxes(HeldThreads):
             self._collected.add((spec.backend, spec.owner))
             threading.Thread(target=self._remove_dead_sandboxes, args=(spec,), daemon=True).start()
         session = self._home.create_session(held.lease, spec, snapshot_every=self._snapshot_every)
-        session.surround_start = self._make_room
+        session.surround_start, session.max_sandboxes = self._make_room, self._max_open
         return _Warm(ThreadSandbox(session, None, self._home, self._policy), spec)
 
     def _remove_dead_sandboxes(self, spec: SandboxSpec) -> None:
@@ -243,13 +243,12 @@ class Sandboxes(HeldThreads):
         """Close the least recently used sandboxes while one starts, so that at most `max_open` run."""
         with self._room:
             threads = sorted(self.list_threads(), key=lambda each: (each.run is not None, each.used_at))
-            opened = [each.kept.work.session for each in threads if each.kept is not None]
-            running = [session for session in opened if session.has_sandbox]
-            excess = len(running) + self._starting + 1 - self._max_open
-            for session in running:
+            sessions = [each.kept.work.session for each in threads if each.kept is not None]
+            excess = sum(each.count_sandboxes() for each in sessions) + self._starting + 1 - self._max_open
+            for session in sessions:
                 if excess <= 0:
                     break
-                excess -= session.free_sandbox()
+                excess -= session.free_sandboxes()
             self._starting += 1
         try:
             yield

@@ -83,10 +83,12 @@ class Session:
     """One process's exclusive access to one thread. No other process writes there, and no sandbox is left behind.
 
     Graph state carries the id of a sandbox state. `enter_state` makes the sandbox match it. An action leaves
-    the sandbox in a new state, unless it cannot have changed anything. OS threads use the sandbox one after another.
+    the sandbox in a new state, unless it cannot have changed anything. OS threads use the sandbox one after another; acts of
+    parallel tasks of a user's graph get sandboxes of their own.
 
     Args:
         is_owner_unique: whether no other session can have a sandbox under the owner's name of `spec`.
+        main: the session of the thread, for one that has a further sandbox of it; it closes this one.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Session:
         snapshot_every: SnapshotEvery = "step",
         workers: Workers | None = None,
         is_owner_unique: bool = False,
+        main: Session | None = None,
     ) -> None:
         self.thread = lease.thread
         self.records = records
@@ -118,6 +121,10 @@ class Session:
         self._sandbox_manager = SandboxManager(spec)
         self._turn = threading.RLock()
         """Held by the OS thread that uses the sandbox."""
+        self._main = main or self
+        self._branches: list[Session] = []
+        self.max_sandboxes = 8
+        """Number of sandboxes for acts of parallel tasks; further acts wait."""
         self._begun: dict[object, tuple[GraphTask | None, str]] = {}
         """The operations of a user's code that run or wait, each with the state that it was given."""
         self._begun_lock = threading.Lock()
@@ -132,7 +139,7 @@ class Session:
         """Whether the run has said that its endpoint gets repaired messages."""
         self.file_diffs = FileDiffs()
         self.calls = CallLog(lease)
-        self.stop = StopSignal(lease, self.close_sandbox)
+        self.stop: StopSignal = StopSignal(lease, self._close_all_sandboxes) if main is None else main.stop
 
     # The sandbox
 
@@ -150,6 +157,46 @@ class Session:
         finally:
             self._turn.release()
 
+    @contextlib.contextmanager
+    def _take_place(self, state_id: str) -> Iterator[Session]:
+        """Wait for a sandbox that no other OS thread uses, one in this state first; yield the session that has it.
+
+        Outside of a graph, that is always this session.
+        """
+        found = self._find_place(state_id) if find_graph_task() is not None else None
+        if found is None:
+            with self.take_turn():
+                yield self
+            return
+        try:
+            yield found
+        finally:
+            found._turn.release()
+
+    def _find_place(self, state_id: str) -> Session | None:
+        """Return a session whose turn this OS thread now has; None if all are in use."""
+        self._require_open()
+        with self._begun_lock:
+            places = [self, *self._branches]
+            for place in sorted(places, key=lambda each: not each.is_in_state(state_id)):
+                if place._turn.acquire(blocking=False):
+                    return place
+            if len(places) >= self.max_sandboxes or self._is_acting():
+                return None
+            branch = Session(
+                self.lease,
+                self._sandbox_manager.spec,
+                self.records,
+                self._states.directory,
+                snapshot_every=self._states.snapshot_every,
+                workers=self.workers,
+                main=self,
+            )
+            branch.surround_start = self.surround_start
+            branch._turn.acquire()
+            self._branches.append(branch)
+            return branch
+
     def note_wait(self, seconds: float) -> None:
         """Show in the thread's status that its run waits for its endpoint, if it does for a second or more."""
         if seconds >= 1:
@@ -161,12 +208,15 @@ class Session:
 
     def require_no_act(self) -> None:
         """Raise ActConflictError if an operation calls this that runs in the sandbox."""
-        act = _act.get()
-        if act is not None and act.is_running and act.session is self:
+        if self._is_acting():
             raise ActConflictError(
                 f"thread {self.thread!r}: an act runs, and its function may use only the sandbox that it was given "
                 "(read and act before or after it)"
             )
+
+    def _is_acting(self) -> bool:
+        act = _act.get()
+        return act is not None and act.is_running and act.session._main is self._main
 
     def start_run(self, graph_task: GraphTask | None = None) -> str:
         """Return the id of a run's first state. With `step` it gets a snapshot, because a base may change later.
@@ -197,7 +247,8 @@ class Session:
         Raises what `enter_state` raises.
         """
         self.require_no_act()
-        self.enter_state(state_id)
+        with self._take_place(state_id) as place:
+            place.enter_state(state_id)
         return cast(Sandbox, _StateView(self, state_id))
 
     def can_restore_state(self, state_id: str) -> bool:
@@ -296,9 +347,10 @@ class Session:
 
     def end_command(self) -> None:
         """End the command that runs in the sandbox, from another OS thread; it ends as after a time-out."""
-        sandbox: Any = self._sandbox_manager.current
-        if sandbox is not None:
-            sandbox.end_command()
+        for place in (self, *self._branches):
+            sandbox: Any = place._sandbox_manager.current
+            if sandbox is not None:
+                sandbox.end_command()
 
     def close_sandbox(self) -> None:
         """Close the sandbox, so that a state is restored when it is entered."""
@@ -308,19 +360,25 @@ class Session:
             self.companion = None
         self._sandbox_manager.close()
 
-    @property
-    def has_sandbox(self) -> bool:
-        """Whether its sandbox runs."""
-        return self._sandbox_manager.current is not None
+    def _close_all_sandboxes(self) -> None:
+        with clean_up(*(each.close_sandbox for each in self._branches)):
+            self.close_sandbox()
 
-    def free_sandbox(self) -> bool:
-        """Close the sandbox if nothing uses it and its state can be restored; return whether it is closed."""
+    def count_sandboxes(self) -> int:
+        """Return the number of its sandboxes that run."""
+        return sum(each._sandbox_manager.current is not None for each in (self, *self._branches))
+
+    def free_sandboxes(self) -> int:
+        """Close sandboxes that nothing uses and whose state can be restored; return their number."""
+        return sum(each._free_sandbox() for each in (*self._branches, self))
+
+    def _free_sandbox(self) -> bool:
         if not self._turn.acquire(blocking=False):
             return False
         try:
             state = self._state_id
             is_saved = state is not None and self.can_restore_state(state) and not self.has_unsaved
-            if self.has_sandbox and not is_saved:
+            if self._sandbox_manager.current is None or not is_saved:
                 return False
             self.close_sandbox()
             return True
@@ -359,9 +417,9 @@ class Session:
         """
         graph_task = find_graph_task()
         self.require_no_act()
-        with self._begin(key, graph_task, state_id, effect), self.take_turn():
-            self._require_state(state_id)
-            return self._run_once(key, state_id, operation, parse_result, effect, graph_task=graph_task)
+        with self._begin(key, graph_task, state_id, effect), self._take_place(state_id) as place:
+            place._require_state(state_id)
+            return place._run_once(key, state_id, operation, parse_result, effect, graph_task=graph_task)
 
     @contextlib.contextmanager
     def _begin(
@@ -594,11 +652,26 @@ class Session:
             raise
         finally:
             self.lease.end()
+            self._close_branches()
             if not is_kept:
                 self.close_sandbox()
             if self._turn.acquire(timeout=_CLOSING_WAIT_S):  # the lease is over for another OS thread, too
                 self._turn.release()
             self._release_lease()
+
+    def _close_branches(self) -> None:
+        """Close the further sandboxes; their states are saved."""
+        branches, self._branches = self._branches, []
+        for each in branches:
+            each.is_closed = True
+        with clean_up(*(each._close_sandbox_in_turn for each in branches)):
+            pass
+
+    def _close_sandbox_in_turn(self) -> None:
+        self.close_sandbox()
+        if self._turn.acquire(timeout=_CLOSING_WAIT_S):  # another OS thread may be starting a sandbox
+            self._turn.release()
+            self.close_sandbox()
 
     def resume(self) -> None:
         """Continue after `suspend`; the caller has acquired the lease again."""
@@ -609,11 +682,8 @@ class Session:
         self.is_closed = True
         # First of all: a node that still runs in another thread must not use a half-removed sandbox.
         self.lease.end()
-        with clean_up(self._remove_stale_resources, self._release_lease):
-            self.close_sandbox()
-            if self._turn.acquire(timeout=_CLOSING_WAIT_S):  # another OS thread may be starting a sandbox
-                self._turn.release()
-                self.close_sandbox()
+        with clean_up(self._close_branches, self._remove_stale_resources, self._release_lease):
+            self._close_sandbox_in_turn()
 
     def _remove_stale_resources(self) -> None:
         if not self._is_owner_unique and self._is_lease_lost():
@@ -640,19 +710,20 @@ class _StateView:
         self._state_id = state_id
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._enter(), name)
+        with self._session._take_place(self._state_id) as place:
+            value = getattr(self._enter(place), name)
         return self._make_call(name) if callable(value) else value
 
     def _make_call(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            with self._session.take_turn():
-                return getattr(self._enter(), name)(*arguments, **named)
+            with self._session._take_place(self._state_id) as place:
+                return getattr(self._enter(place), name)(*arguments, **named)
 
         return call
 
-    def _enter(self) -> Sandbox:
+    def _enter(self, place: Session) -> Sandbox:
         self._session.require_no_act()
-        return self._session.enter_state(self._state_id)
+        return place.enter_state(self._state_id)
 
     def end_command(self) -> None:
         """End the running command, from another OS thread."""

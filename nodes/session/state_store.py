@@ -42,7 +42,7 @@ class StateStore:
     ) -> None:
         self.snapshot_every = snapshot_every
         self._lease = lease
-        self._directory = directory
+        self.directory = directory
         self._backend = backend
 
     def find(self, state_id: str) -> Snapshot | None:
@@ -59,7 +59,7 @@ class StateStore:
 
     def snapshot_directory(self, snapshot: Snapshot) -> Path:
         """The directory with the files of a snapshot."""
-        return self._directory / snapshot_directory_name(snapshot)
+        return self.directory / snapshot_directory_name(snapshot)
 
     def take_snapshot(self, sandbox: Sandbox, state_id: str, parent: str | None = None) -> Snapshot:
         """Save the sandbox durably as a state, which an act has made of its parent. Raises FencedError."""
@@ -73,7 +73,7 @@ class StateStore:
     @contextmanager
     def open_part(self) -> Iterator[Path]:
         """Yield a directory for the files of a snapshot that is being made."""
-        part = self._directory / f".snapshot-{uuid.uuid4().hex}"
+        part = self.directory / f".snapshot-{uuid.uuid4().hex}"
         part.mkdir(parents=True)
         try:
             yield part
@@ -88,7 +88,7 @@ class StateStore:
             if not _is_complete(target, snapshot):
                 remove_tree(target)
                 part.rename(target)
-                sync_directory(self._directory)
+                sync_directory(self.directory)
             effects.save(self._lease, state_id, snapshot, parent)
 
     def save_state_after(

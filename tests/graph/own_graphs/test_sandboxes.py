@@ -93,7 +93,7 @@ def build(sandboxes: Sandboxes, saver: Any, *, meanwhile: Callable[[State], Any]
 
 def list_open(sandboxes: Sandboxes) -> list[str]:
     kept = [(each.name, each.kept) for each in sandboxes.list_threads()]
-    return sorted(name for name, warm in kept if warm is not None and warm.work.session.has_sandbox)
+    return sorted(name for name, warm in kept if warm is not None and warm.work.session.count_sandboxes())
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
