@@ -1,6 +1,7 @@
 """Parts of the runtime for LangGraph graphs of your own: sandboxes that are saved with their threads, and one writer per thread."""
 
 from langgraph_takeover.graph.own_graphs.agent_handoffs import acarry_sandbox_state, carry_sandbox_state
+from langgraph_takeover.graph.own_graphs.forked_threads import choose_fork, fork_thread
 from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes, SandboxRequest
 from langgraph_takeover.graph.own_graphs.thread_hold import hold_thread
 from langgraph_takeover.graph.own_graphs.thread_sandbox import (
@@ -21,6 +22,8 @@ __all__ = [
     "ThreadSandbox",
     "acarry_sandbox_state",
     "carry_sandbox_state",
+    "choose_fork",
+    "fork_thread",
     "hold_thread",
     "open_sandbox",
     "repair_messages",

@@ -17,6 +17,7 @@ from langgraph.runtime import get_runtime
 
 from langgraph_takeover.base.failures import end_block, run_all
 from langgraph_takeover.graph.checkpoints.inspection import require_graph, thread_config
+from langgraph_takeover.graph.checkpoints.savers import build_fork
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.own_graphs.active_runs import watch_runs
 from langgraph_takeover.graph.own_graphs.guarded_saver import GuardedSaver
@@ -25,7 +26,7 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     ThreadSandbox,
     find_checkpointer,
     list_checkpoints,
-    restore_newest,
+    save_checkpoint,
 )
 from langgraph_takeover.graph.usage_errors import ThreadAdvancedError
 from langgraph_takeover.handoff.ledger import leases
@@ -214,7 +215,7 @@ class Sandboxes(HeldThreads):
             other = _find_overtaking(saver, held.name, run)
             if other is None:
                 return
-            restore_newest(saver, other)
+            save_checkpoint(saver, *build_fork(saver, other, {}))
             raise ThreadAdvancedError(
                 f"thread {held.name!r}: another run has advanced it since this run began (invoke the graph again, or compile "
                 "it with sandboxes.guard(saver), under which runs wait)"

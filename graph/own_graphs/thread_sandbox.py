@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.checkpoints.inspection import require_graph, resume_state_id
-from langgraph_takeover.graph.checkpoints.savers import Saver, build_fork, fork_checkpoint
+from langgraph_takeover.graph.checkpoints.savers import Saver, fork_checkpoint
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.usage_errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import effects as journal
@@ -137,10 +137,7 @@ def find_checkpointer() -> BaseCheckpointSaver[str] | None:
 
 def load_checkpoint(saver: BaseCheckpointSaver[str], config: RunnableConfig) -> CheckpointTuple | None:
     """Return a checkpoint of any saver; in another OS thread than the event loop's."""
-    try:
-        return saver.get_tuple(config)
-    except NotImplementedError:
-        return _await_in_loop(saver.aget_tuple(config))
+    return _call_saver(lambda: saver.get_tuple(config), lambda: saver.aget_tuple(config))
 
 
 def list_checkpoints(
@@ -153,32 +150,44 @@ def list_checkpoints(
 
     async def alist() -> list[CheckpointTuple]:
         found = []
-        async for stored in saver.alist(config):
-            if not is_newer(stored):
-                break
-            found.append(stored)
+        async with aclosing(cast(AsyncGenerator[CheckpointTuple], saver.alist(config))) as listed:
+            async for stored in listed:
+                if not is_newer(stored):
+                    break
+                found.append(stored)
         return found
 
+    return _call_saver(lambda: [*takewhile(is_newer, saver.list(config))], alist)
+
+
+def save_checkpoint(
+    saver: BaseCheckpointSaver[str], config: RunnableConfig, checkpoint: Any, metadata: Any, versions: Any
+) -> RunnableConfig:
+    """Write a checkpoint; like `load_checkpoint`."""
+    return _call_saver(
+        lambda: saver.put(config, checkpoint, metadata, versions),
+        lambda: saver.aput(config, checkpoint, metadata, versions),
+    )
+
+
+def save_writes(
+    saver: BaseCheckpointSaver[str], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str
+) -> None:
+    """Write what a task left at a checkpoint; like `load_checkpoint`."""
+    _call_saver(
+        lambda: saver.put_writes(config, writes, task), lambda: saver.aput_writes(config, writes, task)
+    )
+
+
+def _call_saver(call: Callable[[], ResultT], acall: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+    """Return what a saver returns: in the event loop that this OS thread works for, if the saver can be awaited."""
+    if (loop := event_loop.get()) is not None:
+        with suppress(NotImplementedError):
+            return asyncio.run_coroutine_threadsafe(acall(), loop).result()
     try:
-        return [*takewhile(is_newer, saver.list(config))]
+        return call()
     except NotImplementedError:
-        return _await_in_loop(alist())
-
-
-def restore_newest(saver: BaseCheckpointSaver[str], stored: CheckpointTuple) -> None:
-    """Write a copy of a checkpoint as the thread's newest; like `load_checkpoint`."""
-    fork = build_fork(saver, stored, {})
-    try:
-        saver.put(*fork)
-    except NotImplementedError:
-        _await_in_loop(saver.aput(*fork))
-
-
-def _await_in_loop(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return the result of work in the event loop that this OS thread works for."""
-    if (loop := event_loop.get()) is None:
-        return asyncio.run(work)
-    return asyncio.run_coroutine_threadsafe(work, loop).result()
+        return asyncio.run(acall())
 
 
 class ThreadSandbox:
