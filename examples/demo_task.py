@@ -125,6 +125,17 @@ class ScriptedChat(BaseChatModel):
         return "scripted"
 
 
+class CommandChat(ScriptedChat):
+    """A scripted model, not an LLM: it runs each message of the user as a command."""
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        last, reply = messages[-1], AIMessage("Done.")
+        if last.type == "human":
+            call = {"name": "shell", "args": {"command": last.text}, "id": f"call-{len(messages)}"}
+            reply = AIMessage("", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+
 class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         reply = _answer_request(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))

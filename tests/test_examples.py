@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
+import psutil
 import pytest
 
 from langgraph_takeover import open_home
@@ -353,3 +360,124 @@ def test_deliver(tmp_path: Path, mode: str) -> None:
     assert len(results) == 1
     assert results[0].startswith("written:") is bool(mode), "the thread that finishes"
     assert FIXED in output
+
+
+def test_compiled_once(tmp_path: Path) -> None:
+    assert run_example("compiled_once.py", tmp_path).splitlines()[-2:] == [
+        "ann: ann-1 ann-2 ann-3",
+        "ben: ben-1 ben-2 ben-3",
+    ]
+
+
+def test_parallel_branches(tmp_path: Path) -> None:
+    output = run_example("parallel_branches.py", tmp_path).splitlines()
+    assert output[3:8] == ["look: docs", "tests", "style", "# First line", "Last line"]
+    assert "docs.txt: docs and tests created it with different content" in output[-1]
+
+
+def test_best_of_three(tmp_path: Path) -> None:
+    output = run_example("best_of_three.py", tmp_path).splitlines()
+    assert [line.split(",")[0].split()[-1] for line in output[:3]] == ["1", "0", "1"]
+    assert output[3] == "chosen: fix.fork-2"
+
+
+@contextmanager
+def serve(directory: Path, workers: int) -> Iterator[str]:
+    """Run the service; yield its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", ROOT / "examples", "--port", str(port)]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    repository = directory / "repository"
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(repository)]
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "base"], check=True)
+    log = (directory / "service.log").open("w")
+    with (
+        log,
+        subprocess.Popen(
+            [*command, "--workers", str(workers), "fastapi_service:app"],
+            env=os.environ | {"DIRECTORY": str(directory), "REPOSITORY": str(repository), "PYTHONPATH": path},
+            stdout=log,
+            stderr=log,
+        ) as server,
+    ):
+        try:
+            wait_for_service(f"http://127.0.0.1:{port}", directory)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            children = psutil.Process(server.pid).children(recursive=True)
+            server.kill()  # first: it would start new workers
+            for each in children:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+
+
+def wait_for_service(address: str, directory: Path) -> None:
+    ends_at = time.monotonic() + 60
+    while True:
+        try:
+            httpx.get(f"{address}/nobody", timeout=10)
+        except httpx.TransportError:
+            assert time.monotonic() < ends_at, (directory / "service.log").read_text()[-3000:]
+            time.sleep(0.2)
+        else:
+            return
+
+
+def find_workers(directory: Path) -> list[psutil.Process]:
+    """The processes that have the service's database open."""
+    file, found = str(directory / "chats.sqlite"), []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if any(opened.path == file for opened in each.open_files()):
+                found.append(each)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_the_service_serves_five_users_with_two_workers_of_which_one_is_killed(tmp_path: Path) -> None:
+    with serve(tmp_path, 2) as address, httpx.Client(base_url=address, timeout=60) as client:
+
+        def post(user: str, given: dict[str, Any]) -> dict[str, Any]:
+            """Send it until the service has taken it; after the end of a worker, resume what it left."""
+            while True:
+                try:
+                    found = client.post(f"/{user}", json=given)
+                    assert found.status_code == 200, found.text
+                    return dict(found.json())
+                except httpx.TransportError:
+                    state = read(user)
+                    if state["next"] and not state["questions"]:
+                        given = {}
+                    elif bool(state["questions"]) == ("text" in given):
+                        return state
+
+        def read(user: str) -> dict[str, Any]:
+            while True:
+                with suppress(httpx.TransportError):
+                    return dict(client.get(f"/{user}").json())
+
+        def serve_user(user: str) -> list[str]:
+            for number in range(4):
+                asked = post(user, {"text": f"echo {number} >> log; cat log"})
+                (question,) = asked["questions"]
+                (request,) = question["action_requests"]
+                assert read(user)["next"]
+                decision: dict[str, Any] = {"type": "approve"}
+                if number % 2:
+                    edited = {"name": "shell", "args": {"command": f"echo edited-{number} >> log; cat log"}}
+                    decision = {"type": "edit", "edited_action": edited}
+                assert request["args"]["command"] == f"echo {number} >> log; cat log"
+                post(user, decision)
+            return str(read(user)["texts"][-2]).split()[-4:]
+
+        workers = find_workers(tmp_path)
+        with ThreadPoolExecutor(5) as pool:
+            users = [pool.submit(serve_user, f"user-{n}") for n in range(5)]
+            time.sleep(1)
+            workers[0].kill()
+            ends = [each.result() for each in users]
+        assert ends == [["0", "edited-1", "2", "edited-3"]] * 5

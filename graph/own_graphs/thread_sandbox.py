@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager, suppress
-from itertools import takewhile
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Annotated, Any, NamedTuple, Self, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
@@ -53,6 +52,8 @@ ResultT = TypeVar("ResultT")
 CHANNEL = "sandbox_state"
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 _SAVING_S, _SAVING_POLL_S = 2.0, 0.01
+_PAGE = 8
+"""Checkpoints that are read at once."""
 _CALLS = "calls"
 """In the journal, in the place of LangGraph's task, for calls that other tasks of the step look up."""
 
@@ -144,20 +145,25 @@ def list_checkpoints(
     saver: BaseCheckpointSaver[str], config: RunnableConfig, after: str
 ) -> list[CheckpointTuple]:
     """List the checkpoints of a thread that are newer than an id, newest first; like `load_checkpoint`."""
+    found: list[CheckpointTuple] = []
+    while True:
+        options: dict[str, Any] = {"limit": _PAGE}  # savers dislike iterators that are left before their end
+        if found:
+            options["before"] = found[-1].config
+        page = _list_page(saver, config, options)
+        newer = [each for each in page if str(each.checkpoint["id"]) > after]
+        found += newer
+        if len(newer) < _PAGE:
+            return found
 
-    def is_newer(stored: CheckpointTuple) -> bool:
-        return str(stored.checkpoint["id"]) > after
 
+def _list_page(
+    saver: BaseCheckpointSaver[str], config: RunnableConfig, options: dict[str, Any]
+) -> list[CheckpointTuple]:
     async def alist() -> list[CheckpointTuple]:
-        found = []
-        async with aclosing(cast(AsyncGenerator[CheckpointTuple], saver.alist(config))) as listed:
-            async for stored in listed:
-                if not is_newer(stored):
-                    break
-                found.append(stored)
-        return found
+        return [each async for each in saver.alist(config, **options)]
 
-    return _call_saver(lambda: [*takewhile(is_newer, saver.list(config))], alist)
+    return _call_saver(lambda: [*saver.list(config, **options)], alist)
 
 
 def save_checkpoint(
