@@ -40,14 +40,14 @@ def main(directory: str) -> None:
 
         run("fix", READING, TASK.prompt)
         scores: dict[str, int] = {}
-        for fork, attempt in zip(fork_thread(sandboxes, saver, "fix", 3), ATTEMPTS, strict=True):
+        for fork, attempt in zip(fork_thread(sandboxes, "fix", saver=saver, n=3), ATTEMPTS, strict=True):
             begun = time.perf_counter()
             state = run(fork, READING + attempt, "Make the tests pass.")
             with sandboxes.open(fork) as work:
                 scores[fork] = work.enter(state).run(CHECK, timeout_s=60).exit_code
             print(f"{fork}: exit code {scores[fork]}, {time.perf_counter() - begun:.1f} s")
         best = min(scores, key=scores.get)
-        choose_fork(sandboxes, saver, "fix", best)
+        choose_fork(sandboxes, best, saver=saver, thread="fix")
         print(f"chosen: {best}")
 
 

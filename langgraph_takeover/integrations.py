@@ -11,11 +11,11 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     open_sandbox,
 )
 from langgraph_takeover.nodes.model.endpoint_rules import repair_messages, repair_reply
-from langgraph_takeover.sandbox.snapshots.merging import MergeConflict
+from langgraph_takeover.sandbox.snapshots.merging import BranchConflict
 
 __all__ = [
     "Act",
-    "MergeConflict",
+    "BranchConflict",
     "SandboxRequest",
     "SandboxState",
     "Sandboxes",

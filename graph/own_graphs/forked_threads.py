@@ -27,7 +27,7 @@ Saver = BaseCheckpointSaver[Any]
 
 
 def fork_thread(
-    sandboxes: Sandboxes, saver: Saver, thread: str, n: int = 1, *, checkpoint_id: str | None = None
+    sandboxes: Sandboxes, thread: str, *, saver: Saver, n: int = 1, checkpoint_id: str | None = None
 ) -> tuple[str, ...]:
     """Copy a thread's newest checkpoint, or the named one, to `n` new threads with the sandbox of that moment.
 
@@ -37,10 +37,10 @@ def fork_thread(
 
     Example:
         >>> from langgraph.checkpoint.memory import InMemorySaver
-        >>> from langgraph_takeover.integrations import Sandboxes, choose_fork, fork_thread
+        >>> from langgraph_takeover.integrations import Sandboxes, fork_thread
         >>> saver = InMemorySaver()
         >>> sandboxes = Sandboxes(home, sandbox_spec)
-        >>> fork_thread(sandboxes, saver, "chat", 2)
+        >>> fork_thread(sandboxes, "chat", saver=saver, n=2)
         Traceback (most recent call last):
         ...
         langgraph_takeover.graph.usage_errors.ThreadNotFoundError: thread not found: 'chat' (no checkpoint is in this saver)
@@ -61,10 +61,19 @@ def fork_thread(
     return names
 
 
-def choose_fork(sandboxes: Sandboxes, saver: Saver, thread: str, fork: str) -> None:
+def choose_fork(sandboxes: Sandboxes, fork: str, *, saver: Saver, thread: str) -> None:
     """Make the newest checkpoint of a fork, with its sandbox, the newest of the thread. All forks remain.
 
     Raises what `fork_thread` raises.
+
+    Example:
+        >>> from langgraph.checkpoint.memory import InMemorySaver
+        >>> from langgraph_takeover.integrations import Sandboxes, choose_fork
+        >>> sandboxes = Sandboxes(home, sandbox_spec)
+        >>> choose_fork(sandboxes, "chat.fork-1", saver=InMemorySaver(), thread="chat")
+        Traceback (most recent call last):
+        ...
+        langgraph_takeover.graph.usage_errors.ThreadNotFoundError: thread not found: 'chat.fork-1' (no checkpoint is in this saver)
     """
     with sandboxes.open(fork) as chosen, sandboxes.open(thread) as work:
         stored, newest = _load(saver, fork), _load(saver, thread)

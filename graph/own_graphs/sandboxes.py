@@ -42,7 +42,15 @@ _SAVING_S, _SAVING_POLL_S = 2.0, 0.01
 
 
 class SandboxRequest(NamedTuple):
-    """What a function that returns the sandbox of a thread can use."""
+    """What a function that returns the specification of a thread's sandbox can use.
+
+    Example:
+        >>> from langgraph_takeover.integrations import SandboxRequest, Sandboxes
+        >>> def choose(request: SandboxRequest):
+        ...     user = request.config["configurable"]["user"]
+        ...     return sandbox_spec.model_copy(update={"owner": f"user-{user}"})
+        >>> Sandboxes(home, choose).close()
+    """
 
     thread: str
     config: RunnableConfig
@@ -76,7 +84,7 @@ class Sandboxes(HeldThreads):
         wait_s: how long a run waits for another one on its thread, in seconds.
         snapshot_every: which states are saved; see `open_sandbox`.
         merge: what contradicting changes of parallel branches lead to: `raise`, `markers`, `ours` (the first branch's),
-            `theirs`, or a function of the `MergeConflict`.
+            `theirs`, or a function of the `BranchConflict`.
         lease_s: how long others wait for a holder on another host that no longer renews its lease.
 
     Close it with `with`, `async with` or `close`.
@@ -157,7 +165,7 @@ class Sandboxes(HeldThreads):
 
         Runs of graphs on this thread inside the block belong to it. Raises what `current` raises.
         """
-        return _Block(self, thread, self._home.workers)
+        return _HeldBlock(self, thread, self._home.workers)
 
     def guard(self, saver: BaseCheckpointSaver[Any]) -> BaseCheckpointSaver[Any]:
         """Return a checkpointer under which a run waits for the one before it, even before it reads.
@@ -282,7 +290,7 @@ class Sandboxes(HeldThreads):
         await self._home.workers.run("lifecycle", self.close, must_run=True)
 
 
-class _Block(OpenableContext[ThreadSandbox]):
+class _HeldBlock(OpenableContext[ThreadSandbox]):
     """A block that holds a thread: what its code calls belongs to it."""
 
     def __init__(self, sandboxes: Sandboxes, thread: str, workers: Any) -> None:

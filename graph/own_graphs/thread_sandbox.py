@@ -46,7 +46,7 @@ from langgraph_takeover.nodes.session.workers import AbortableWork, OpenableCont
 from langgraph_takeover.nodes.state import InputError
 from langgraph_takeover.sandbox.backends.asynchronous import run_in_pool
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec, Snapshot
-from langgraph_takeover.sandbox.snapshots.merging import MergeConflict, MergePolicy
+from langgraph_takeover.sandbox.snapshots.merging import BranchConflict, MergePolicy
 
 ResultT = TypeVar("ResultT")
 CHANNEL = "sandbox_state"
@@ -302,7 +302,7 @@ class ThreadSandbox:
             self._merged[state] = resolve_state(self.session, state, self._policy)
         return self._merged[state]
 
-    def list_conflicts(self, state: str) -> tuple[MergeConflict, ...]:
+    def list_conflicts(self, state: str) -> tuple[BranchConflict, ...]:
         """Return the conflicts of branches that the policy resolved in a state, each with what is left of it.
 
         Raises what `resolve_state` raises.
@@ -625,7 +625,7 @@ def open_sandbox(
 
     With `snapshot_every="step"`, the default, every act that may have changed something is saved. `merge` says what
     contradicting changes of parallel branches lead to: `raise`, `markers`, `ours` (the first branch's), `theirs`, or a
-    function of the `MergeConflict`. `lease_s` is how long others wait for a holder on another host that no longer renews
+    function of the `BranchConflict`. `lease_s` is how long others wait for a holder on another host that no longer renews
     its lease. Raises ThreadHeldError, which names the holder, ThreadNameError and LedgerUnavailableError.
 
     Example:

@@ -16,7 +16,7 @@ from langgraph_takeover.nodes.session.graph_tasks import split_state
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotNotFoundError
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, Snapshot
-from langgraph_takeover.sandbox.snapshots.merging import Branch, MergeConflict, MergePolicy, merge_snapshots
+from langgraph_takeover.sandbox.snapshots.merging import Branch, BranchConflict, MergePolicy, merge_snapshots
 
 _SHOWN = 5
 
@@ -24,7 +24,7 @@ _SHOWN = 5
 class MergeConflictError(TakeoverError, ValueError):
     """Parallel branches changed the same files in ways that contradict each other. Their states remain."""
 
-    def __init__(self, thread: str, conflicts: Sequence[MergeConflict]) -> None:
+    def __init__(self, thread: str, conflicts: Sequence[BranchConflict]) -> None:
         shown = "; ".join(map(str, conflicts[:_SHOWN]))
         more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         super().__init__(
@@ -35,7 +35,7 @@ class MergeConflictError(TakeoverError, ValueError):
         self.conflicts = tuple(conflicts)
 
 
-class _Group(NamedTuple):
+class _MergeGroup(NamedTuple):
     """States to merge, and the last state that all of them were made of."""
 
     base: str
@@ -62,12 +62,12 @@ def resolve_state(session: Session, state: str, policy: MergePolicy) -> str:
     return states[0]
 
 
-def list_conflicts(session: Session, state: str) -> tuple[MergeConflict, ...]:
+def list_conflicts(session: Session, state: str) -> tuple[BranchConflict, ...]:
     """Return the conflicts that the policy resolved when a state was merged; nothing of a state that was not."""
     recorded = effects.find(session.ledger, _make_key(session, state))
     if recorded is None or recorded.result is None:
         return ()
-    return tuple(MergeConflict.model_validate(each) for each in json.loads(recorded.result))
+    return tuple(BranchConflict.model_validate(each) for each in json.loads(recorded.result))
 
 
 def list_merge_bases(session: Session, states: Sequence[str]) -> list[str]:
@@ -100,7 +100,7 @@ def _drop_ancestors(states: Sequence[str], parents: Mapping[str, str | None]) ->
     return tuple(each for each in dict.fromkeys(states) if each not in above)
 
 
-def _find_group(thread: str, states: Sequence[str], parents: Mapping[str, str | None]) -> _Group:
+def _find_group(thread: str, states: Sequence[str], parents: Mapping[str, str | None]) -> _MergeGroup:
     """Return the states with the nearest common ancestor, which are merged first."""
     chains = {each: _list_chain(each, parents) for each in states}
     found: dict[str, list[str]] = {}
@@ -116,16 +116,16 @@ def _find_group(thread: str, states: Sequence[str], parents: Mapping[str, str | 
             "(set sandbox_state to one of them by update_state)"
         )
     base = max(shared, key=lambda each: depths[each])
-    return _Group(base, tuple(found[base]))
+    return _MergeGroup(base, tuple(found[base]))
 
 
-def _merge(session: Session, group: _Group, names: Mapping[str, str], policy: MergePolicy) -> str:
+def _merge(session: Session, group: _MergeGroup, names: Mapping[str, str], policy: MergePolicy) -> str:
     merged = _name_merge(session.thread, group.states, policy)
     if session.find_snapshot(merged) is not None:
         return merged
     base = _load_branch(session, "before", group.base)
     branches = [_load_branch(session, names[each], each) for each in group.states]
-    conflicts: list[MergeConflict] = []
+    conflicts: list[BranchConflict] = []
 
     def make(part: Path) -> Snapshot | None:
         found = merge_snapshots(

@@ -40,13 +40,13 @@ Choice = bytes | str | None
 """A file's content, the name of a branch whose version is taken, or None to delete the path."""
 
 
-class MergeConflict(Frozen):
+class BranchConflict(Frozen):
     """One path that branches changed in ways that contradict each other.
 
     Example:
-        >>> from langgraph_takeover.integrations import MergeConflict
-        >>> str(MergeConflict(path="notes.txt", branches=("writer", "editor"), reason="changed the same lines"))
-        'notes.txt: writer and editor changed the same lines'
+        >>> from langgraph_takeover.integrations import BranchConflict
+        >>> str(BranchConflict(path="README.md", branches=("writer", "editor"), reason="changed the same lines"))
+        'README.md: writer and editor changed the same lines'
     """
 
     path: str
@@ -64,7 +64,7 @@ class MergeConflict(Frozen):
         return f"{self.path}: {' and '.join(self.branches)} {self.reason}"
 
 
-MergePolicy = Literal["raise", "markers", "ours", "theirs"] | Callable[[MergeConflict], Choice]
+MergePolicy = Literal["raise", "markers", "ours", "theirs"] | Callable[[BranchConflict], Choice]
 """What a conflict leads to: an error; conflict markers; the first branch's version; the last one's; or a choice."""
 
 
@@ -81,7 +81,7 @@ class Merge(NamedTuple):
 
     snapshot: Snapshot | None
     """None if conflicts are left that the policy does not resolve."""
-    conflicts: tuple[MergeConflict, ...]
+    conflicts: tuple[BranchConflict, ...]
 
 
 class _Choice(NamedTuple):
@@ -188,7 +188,7 @@ class _Merging:
         self._touched = [self._list_touched(each) for each in self._changed]
         self._contents: dict[tuple[int, str], bytes] = {}
         self._result: dict[str, _Choice] = {}
-        self._conflicts: list[MergeConflict] = []
+        self._conflicts: list[BranchConflict] = []
 
     def _list_changed(self, branch: _Archive) -> dict[str, Entry]:
         """Return what a branch changed, by path."""
@@ -214,7 +214,7 @@ class _Merging:
 
     # Decide
 
-    def decide(self) -> tuple[MergeConflict, ...]:
+    def decide(self) -> tuple[BranchConflict, ...]:
         """Decide what each path becomes; return the conflicts."""
         self._result = {path: _Choice(0, entry, entry.mode) for path, entry in self._base.entries.items()}
         self._settle_replaced_directories()
@@ -254,7 +254,7 @@ class _Merging:
     def _resolve_structure(self, path: str, involved: list[int], keeping: list[int]) -> int | None:
         """Return the branch whose version of a directory is taken; None if the policy does not say."""
         names = tuple(self._names[n] for n in involved)
-        conflict = MergeConflict(
+        conflict = BranchConflict(
             path=self._show(path),
             branches=names,
             reason="changed it, and one removed or replaced it as a directory",
@@ -264,7 +264,7 @@ class _Merging:
         self._conflicts.append(conflict.model_copy(update={"left": left}))
         return taken
 
-    def _choose_branch(self, conflict: MergeConflict, involved: list[int], *, default: int) -> int | None:
+    def _choose_branch(self, conflict: BranchConflict, involved: list[int], *, default: int) -> int | None:
         if callable(self._policy):
             chosen = self._policy(conflict)
             if isinstance(chosen, str) and chosen in self._names:
@@ -437,7 +437,7 @@ class _Merging:
         return n
 
     def _apply_choice(
-        self, path: str, conflict: MergeConflict, choice: Choice, changed: Mapping[int, Entry], mode: int
+        self, path: str, conflict: BranchConflict, choice: Choice, changed: Mapping[int, Entry], mode: int
     ) -> None:
         if isinstance(choice, bytes):
             n = min(changed)
@@ -475,8 +475,8 @@ class _Merging:
         reason: str,
         contents: Mapping[int, bytes],
         start: bytes | None,
-    ) -> MergeConflict:
-        return MergeConflict(
+    ) -> BranchConflict:
+        return BranchConflict(
             path=self._show(path),
             branches=tuple(self._names[n] for n in sorted(branches)),
             reason=reason,

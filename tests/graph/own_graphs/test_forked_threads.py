@@ -46,14 +46,14 @@ def test_forks_continue_and_one_is_chosen(sandboxes: Sandboxes, saver: Any) -> N
     graph = build(sandboxes, saver)
     for text in "12":
         graph.invoke({"text": text}, at("ann"))
-    forks = fork_thread(sandboxes, saver, "ann", 2)
+    forks = fork_thread(sandboxes, "ann", saver=saver, n=2)
     assert forks == ("ann.fork-1", "ann.fork-2")
     for number, fork in enumerate(forks):
         for text in "ab":
             end = graph.invoke({"text": f"{text}{number}"}, at(fork))
         assert end["lines"] == ["1", "2", f"a{number}", f"b{number}"]
     assert graph.get_state(at("ann")).values["lines"] == ["1", "2"]
-    choose_fork(sandboxes, saver, "ann", "ann.fork-2")
+    choose_fork(sandboxes, "ann.fork-2", saver=saver, thread="ann")
     assert graph.get_state(at("ann")).values["lines"] == ["1", "2", "a1", "b1"]
     assert graph.invoke({"text": "3"}, at("ann"))["lines"] == ["1", "2", "a1", "b1", "3"]
     assert graph.invoke({"text": "c"}, at("ann.fork-1"))["lines"] == ["1", "2", "a0", "b0", "c"]
@@ -64,7 +64,7 @@ def test_forks_continue_and_one_is_chosen(sandboxes: Sandboxes, saver: Any) -> N
 def test_a_fork_outlives_its_source(bench: RunHarness, sandboxes: Sandboxes, saver: Any) -> None:
     graph = build(sandboxes, saver)
     graph.invoke({"text": "1"}, at("ann"))
-    (fork,) = fork_thread(sandboxes, saver, "ann")
+    (fork,) = fork_thread(sandboxes, "ann", saver=saver)
     with sandboxes.open("ann") as work:
         work.session.forget_snapshots()
     bench.home.remove_unused_snapshots()
@@ -77,7 +77,7 @@ def test_an_earlier_checkpoint_can_be_forked(sandboxes: Sandboxes, saver: Any) -
         graph.invoke({"text": text}, at("ann"))
     first = next(each for each in graph.get_state_history(at("ann")) if each.values.get("lines") == ["1"])
     checkpoint = first.config["configurable"]["checkpoint_id"]
-    (fork,) = fork_thread(sandboxes, saver, "ann", checkpoint_id=checkpoint)
+    (fork,) = fork_thread(sandboxes, "ann", saver=saver, checkpoint_id=checkpoint)
     assert graph.invoke({"text": "x"}, at(fork))["lines"] == ["1", "x"]
 
 
@@ -90,12 +90,12 @@ def test_forks_answer_the_question_of_their_thread(sandboxes: Sandboxes, saver: 
 
     graph = StateGraph(State).add_node("node", node).add_edge(START, "node").compile(checkpointer=saver)
     graph.invoke({}, at("ann"))
-    forks = fork_thread(sandboxes, saver, "ann", 2)
+    forks = fork_thread(sandboxes, "ann", saver=saver, n=2)
     for fork, answer in zip(forks, ("yes", "no"), strict=True):
         assert graph.get_state(at(fork)).interrupts[0].value == "yes or no?"
         assert graph.invoke(Command(resume=answer), at(fork))["lines"] == ["a", answer]
     assert graph.get_state(at("ann")).interrupts[0].value == "yes or no?"
-    choose_fork(sandboxes, saver, "ann", forks[1])
+    choose_fork(sandboxes, forks[1], saver=saver, thread="ann")
     assert graph.get_state(at("ann")).values["lines"] == ["a", "no"]
 
 
@@ -105,7 +105,7 @@ def test_subgraphs_with_checkpoints_of_their_own_are_copied(sandboxes: Sandboxes
     builder = StateGraph(State).add_node("inner", inner).add_edge(START, "inner")
     graph = builder.compile(checkpointer=saver)
     graph.invoke({"text": "1"}, at("ann"))
-    (fork,) = fork_thread(sandboxes, saver, "ann")
+    (fork,) = fork_thread(sandboxes, "ann", saver=saver)
     namespaces = {each.config["configurable"]["checkpoint_ns"] for each in saver.list(at(fork))}
     assert namespaces == {"", "inner"}
     assert graph.invoke({"text": "2"}, at(fork))["lines"] == ["1", "2"]
@@ -117,10 +117,10 @@ def test_forks_in_an_event_loop(bench: RunHarness, tmp_path: Path, kind: str) ->
         async with Sandboxes(bench.home, bench.spec) as sandboxes:
             graph = build(sandboxes, saver)
             await graph.ainvoke({"text": "1"}, at("ann"))
-            (name,) = await bench.home.acall(fork_thread, sandboxes, saver, "ann")
+            (name,) = await bench.home.acall(fork_thread, sandboxes, "ann", saver=saver)
             end = await graph.ainvoke({"text": "2"}, at(name))
             assert end["lines"] == ["1", "2"]
-            await bench.home.acall(choose_fork, sandboxes, saver, "ann", name)
+            await bench.home.acall(choose_fork, sandboxes, name, saver=saver, thread="ann")
             assert (await graph.aget_state(at("ann"))).values["lines"] == ["1", "2"]
 
     async def main() -> None:
@@ -139,16 +139,16 @@ def test_wrong_forks_are_explained(bench: RunHarness, sandboxes: Sandboxes) -> N
     graph = build(sandboxes, saver)
     graph.invoke({"text": "1"}, at("ann"))
     with pytest.raises(ThreadNotFoundError, match="'ben'"):
-        fork_thread(sandboxes, saver, "ben")
+        fork_thread(sandboxes, "ben", saver=saver)
     with pytest.raises(ThreadNotFoundError, match="no checkpoint 7 is"):
-        fork_thread(sandboxes, saver, "ann", checkpoint_id="7")
-    fork_thread(sandboxes, saver, "ann")
+        fork_thread(sandboxes, "ann", saver=saver, checkpoint_id="7")
+    fork_thread(sandboxes, "ann", saver=saver)
     with pytest.raises(ThreadExistsError, match="fork-1"):
-        fork_thread(sandboxes, saver, "ann", 2)
+        fork_thread(sandboxes, "ann", saver=saver, n=2)
     with (
         Sandboxes(bench.home, bench.spec, wait_s=0) as other,
         other.open("ann"),
         pytest.raises(ThreadHeldError),
     ):
-        choose_fork(sandboxes, saver, "ann", "ann.fork-1")
+        choose_fork(sandboxes, "ann.fork-1", saver=saver, thread="ann")
     assert graph.invoke({"text": "2"}, at("ann"))["lines"] == ["1", "2"]

@@ -13,8 +13,8 @@ from langgraph_takeover.sandbox import Sandbox
 from langgraph_takeover.sandbox.interface import Snapshot
 from langgraph_takeover.sandbox.snapshots.merging import (
     Branch,
+    BranchConflict,
     Merge,
-    MergeConflict,
     merge_lines,
     merge_snapshots,
 )
@@ -79,7 +79,7 @@ def merge(kit: Kit, tmp_path: Path) -> Iterator[Callable[..., Merged]]:
         each.close()
 
 
-def describe(conflicts: Sequence[MergeConflict]) -> list[str]:
+def describe(conflicts: Sequence[BranchConflict]) -> list[str]:
     return [str(each) for each in conflicts]
 
 
@@ -196,9 +196,9 @@ def test_one_branch_can_win(merge: Any, policy: str, number: int) -> None:
 
 
 def test_a_function_can_decide(merge: Any) -> None:
-    asked: list[MergeConflict] = []
+    asked: list[BranchConflict] = []
 
-    def decide(conflict: MergeConflict) -> Any:
+    def decide(conflict: BranchConflict) -> Any:
         asked.append(conflict)
         return {"lines": b"mine\n", "data": "b1", "file": None, "d": "b0"}[conflict.path]
 
