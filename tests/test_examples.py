@@ -31,6 +31,7 @@ EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 FIXED = "+        room = width - measure(hanging if lines else initial)"
 UNTESTED = {
     "demo_task.py": "the task of the other examples",
+    "fastapi_service.py": "test_the_service_serves_five_users_with_two_workers_of_which_one_is_killed",
     "offline_images.py": "test_offline_images",
     "small_model_server.py": "requires a model of 1.1 GB",
 }
