@@ -43,12 +43,13 @@ def serve(directory: str, texts: list[str]) -> None:
                 print(user, graph.invoke({"text": f"{user}-{text}"}, config)["text"], sep=": ", flush=True)
 
 
+def main(directory: str) -> None:
+    for texts in (["1", "2"], ["3"]):  # a process each
+        subprocess.run([sys.executable, __file__, directory, *texts], check=True)
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         sys.exit(2)
-    if len(sys.argv) > 2:
-        serve(sys.argv[1], sys.argv[2:])
-    else:
-        for texts in (["1", "2"], ["3"]):  # a process each
-            subprocess.run([sys.executable, __file__, sys.argv[1], *texts], check=True)
+    serve(sys.argv[1], sys.argv[2:]) if len(sys.argv) > 2 else main(sys.argv[1])

@@ -302,7 +302,7 @@ def test_every_example_is_short_and_prints_its_usage() -> None:
         _, docstring, code = (ROOT / "examples" / name).read_text().split('"""', 2)
         assert f"\nUsage: python examples/{name} DIRECTORY" in docstring
         assert "def main(" in code
-        assert len([line for line in code.splitlines() if line.strip()]) < 45
+        assert len([line for line in code.splitlines() if line.strip()]) <= 50
         expected[name] = [2, "", f"{docstring}\n"]
     other = ["deep_agent.py"]
     here = [name for name in names if name not in other]
