@@ -74,7 +74,7 @@ DEFAULT_REQUEST = CollectionRequest()
 
 _BASE_NAME = re.compile(r"[0-9a-f]{24}")
 _TEMPORARY_NAME = re.compile(
-    r"takeover-(?:squash|image|export|check)-[a-z0-9_]{8}|\.freezing-[a-z0-9_]{8}|\.importing-[0-9a-f]{16}"
+    r"takeover-(?:squash|image|export|check|merge)-[a-z0-9_]{8}|\.freezing-[a-z0-9_]{8}|\.importing-[0-9a-f]{16}"
 )
 _MARKER_LIBRARY = "zstandard"  # a library that creates temporary directories
 _FIRST_NAMESPACE = 4026531836  # the process namespace that sees all others

@@ -111,7 +111,24 @@ def explain_loss(where: str) -> Iterator[None]:
         ) from error
 
 
-class HeldSaver(BaseCheckpointSaver[Any], ABC):
+class WrappedSaver(BaseCheckpointSaver[Any]):
+    """A saver around a user's, with its serializer and its versions of channels."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver: Any = saver
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        return self._saver.get_next_version(current, channel)
+
+    def with_allowlist(self, extra_allowlist: Any) -> BaseCheckpointSaver[Any]:
+        clone = copy.copy(self)
+        clone._saver = self._saver.with_allowlist(extra_allowlist)
+        clone.serde = clone._saver.serde
+        return clone
+
+
+class HeldSaver(WrappedSaver, ABC):
     """Reads with the user's saver, and writes under a lease. Only the methods below write; others are not implemented.
 
     The work is awaited; a sync saver's never suspends.
@@ -121,8 +138,8 @@ class HeldSaver(BaseCheckpointSaver[Any], ABC):
     """Surrounds each transaction."""
 
     def __init__(self, saver: Any, lease: Lease, begin: Begin) -> None:
-        super().__init__(serde=saver.serde)
-        self._saver, self._lease, self._begin = saver, lease, begin
+        super().__init__(saver)
+        self._lease, self._begin = lease, begin
 
     @abstractmethod
     def _run(self, work: Coroutine[Any, Any, _ResultT]) -> _ResultT:
@@ -135,15 +152,6 @@ class HeldSaver(BaseCheckpointSaver[Any], ABC):
     @abstractmethod
     async def _call(self, saver: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the user's saver."""
-
-    def get_next_version(self, current: Any, channel: None) -> Any:
-        return self._saver.get_next_version(current, channel)
-
-    def with_allowlist(self, extra_allowlist: Any) -> BaseCheckpointSaver[Any]:
-        clone = copy.copy(self)
-        clone._saver = self._saver.with_allowlist(extra_allowlist)
-        clone.serde = clone._saver.serde
-        return clone
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         found: CheckpointTuple | None = self._run(self._read("get_tuple", config))

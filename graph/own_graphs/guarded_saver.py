@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
+from langgraph_takeover.graph.checkpoints.user_savers import WrappedSaver
 from langgraph_takeover.graph.own_graphs.active_runs import find_loading_run
 from langgraph_takeover.graph.own_graphs.held_threads import HeldThreads
 from langgraph_takeover.handoff.ledger import FencedError
 
 
-class GuardedSaver(BaseCheckpointSaver[Any]):
+class GuardedSaver(WrappedSaver):
     """A user's saver whose runs wait for each other: `Sandboxes.guard` makes it.
 
     Reads outside of runs, such as `get_state`, need no lease.
     """
 
+    _saver: BaseCheckpointSaver[Any]
+
     def __init__(self, saver: BaseCheckpointSaver[Any], threads: HeldThreads) -> None:
-        super().__init__(serde=saver.serde)
-        self._saver, self._threads = saver, threads
+        super().__init__(saver)
+        self._threads = threads
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_saver"], name)
@@ -31,15 +33,6 @@ class GuardedSaver(BaseCheckpointSaver[Any]):
     @property
     def config_specs(self) -> list[Any]:
         return self._saver.config_specs
-
-    def get_next_version(self, current: Any, channel: None) -> Any:
-        return self._saver.get_next_version(current, channel)
-
-    def with_allowlist(self, extra_allowlist: Any) -> BaseCheckpointSaver[Any]:
-        clone = copy.copy(self)
-        clone._saver = self._saver.with_allowlist(extra_allowlist)
-        clone.serde = clone._saver.serde
-        return clone
 
     # Reading
 

@@ -72,6 +72,10 @@ class HeldThreads:
     def suspend_kept(self, thread: HeldThread) -> None:
         """Prepare what remains for the time after the run; the lease is released next."""
 
+    def is_needed(self, thread: HeldThread) -> bool:
+        """Whether closing what remained would lose something."""
+        return False
+
     def close_kept(self, thread: HeldThread) -> None:
         """Close what remained."""
 
@@ -219,8 +223,8 @@ class HeldThreads:
         try:
             if thread.run is not None or thread.is_removed:
                 return None
-            if idle_s < self._idle_s:
-                return self._idle_s - idle_s
+            if idle_s < self._idle_s or self.is_needed(thread):
+                return max(self._idle_s - idle_s, _UNKNOWN_IDLE_S)
             self._forget(thread)
         finally:
             thread.changed.release()

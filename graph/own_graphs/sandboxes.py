@@ -33,6 +33,7 @@ from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import ThreadNameError
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.graph_tasks import find_graph_task
+from langgraph_takeover.nodes.session.merged_states import check_policy
 from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 from langgraph_takeover.nodes.session.workers import OpenableContext
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
@@ -123,6 +124,7 @@ class Sandboxes(HeldThreads):
     ) -> None:
         if not isinstance(max_open, int) or max_open < 1:
             raise SettingsError(f"max_open: invalid number {max_open!r:.60} (pass 1 or more)")
+        check_policy(merge)
         super().__init__(home.ledger, idle_s=idle_s, wait_s=wait_s, lease_s=lease_s)
         self._home, self._spec = home, sandbox
         self._max_open, self._snapshot_every, self._policy = max_open, snapshot_every, merge
@@ -242,6 +244,9 @@ class Sandboxes(HeldThreads):
     def suspend_kept(self, thread: HeldThread) -> None:
         if thread.kept is not None:
             thread.kept.work.session.suspend()
+
+    def is_needed(self, thread: HeldThread) -> bool:
+        return thread.kept is not None and thread.kept.work.session.has_unsaved
 
     def close_kept(self, thread: HeldThread) -> None:
         if thread.kept is not None:

@@ -39,7 +39,12 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     list_last_states,
     split_state,
 )
-from langgraph_takeover.nodes.session.merged_states import list_conflicts, list_merge_bases, resolve_state
+from langgraph_takeover.nodes.session.merged_states import (
+    check_policy,
+    list_conflicts,
+    list_merge_bases,
+    resolve_state,
+)
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
 from langgraph_takeover.nodes.session.workers import AbortableWork, OpenableContext
@@ -635,6 +640,7 @@ def open_sandbox(
         ...     print(done.value, [change.path for change in done.changes], work.enter(done.state).read_file("new.txt"))
         0 ['new.txt'] b'1\\n'
     """
+    check_policy(merge)
     return OpenableContext(_open_sandbox(home, thread, sandbox, snapshot_every, merge, lease_s), home.workers)
 
 

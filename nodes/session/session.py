@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, cast
 
-from langgraph_takeover.base.failures import clean_up, end_block
+from langgraph_takeover.base.failures import clean_up, end_block, run_all
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey, Move
 from langgraph_takeover.handoff.ledger.leases import answer_request
@@ -664,8 +664,8 @@ class Session:
         branches, self._branches = self._branches, []
         for each in branches:
             each.is_closed = True
-        with clean_up(*(each._close_sandbox_in_turn for each in branches)):
-            pass
+        if (error := run_all(*(each._close_sandbox_in_turn for each in branches))) is not None:
+            raise error
 
     def _close_sandbox_in_turn(self) -> None:
         self.close_sandbox()

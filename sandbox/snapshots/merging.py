@@ -301,8 +301,10 @@ class _Merging:
         parent = path.rpartition("/")[0]
         while parent:
             above = self._result.get(parent)
-            if above is not None and above.entry.kind == "opaque":
-                changed = {n: each for n, each in changed.items() if n + 1 == above.source}
+            if above is not None and above.entry.kind == "opaque":  # the others have only directories below
+                changed = {
+                    n: each for n, each in changed.items() if self._branches[n].find(parent).kind == "opaque"
+                }
             elif above is not None and above.entry.kind in _COVERING:
                 return {}
             parent = parent.rpartition("/")[0]
@@ -318,7 +320,9 @@ class _Merging:
         found = {n: each.mode for n, each in changed.items() if each.mode != mode}
         n = min(found or changed)
         if len(set(found.values())) > 1:
-            self._add_conflict(path, [*found], "changed its permissions differently", {}, None)
+            self._conflicts.append(
+                self._make_conflict(path, [*found], "changed its permissions differently", {}, None)
+            )
             if (taken := self._take_whole(path, found)) is None:
                 return
             n = taken
@@ -445,10 +449,9 @@ class _Merging:
             self._result[path] = _Choice(n + 1, entry, mode or 0o644, content=choice)
             left = "the chosen content"
         elif choice is None:
-            self._result.pop(path, None)
+            self._remove(path)
             if not self._base.is_complete:
                 self._result[path] = _Choice(0, Entry("gone", 0, b"", 0), 0)
-            self._drop_below(path)
             left = "deleted"
         elif choice in self._names and self._names.index(choice) in changed:
             n = self._names.index(choice)
@@ -457,16 +460,6 @@ class _Merging:
         else:
             left = ""
         self._conflicts.append(conflict.model_copy(update={"left": left}))
-
-    def _add_conflict(
-        self,
-        path: str,
-        branches: Sequence[int],
-        reason: str,
-        contents: Mapping[int, bytes],
-        start: bytes | None,
-    ) -> None:
-        self._conflicts.append(self._make_conflict(path, branches, reason, contents, start))
 
     def _make_conflict(
         self,
@@ -486,9 +479,8 @@ class _Merging:
 
     def _take(self, path: str, branch: int, entry: Entry, mode: int) -> None:
         """Let a path become what it is in a branch."""
-        self._result.pop(path, None)
-        if entry.kind in _COVERING or _describe(entry) == "deleted":
-            self._drop_below(path)
+        if entry.kind != "directory":
+            self._remove(path)
         if entry.kind in ("base", "absent"):
             return
         self._result[path] = _Choice(branch + 1, entry, mode)
@@ -498,7 +490,11 @@ class _Merging:
                 if name.startswith(below):
                     self._result[name] = _Choice(branch + 1, each, each.mode)
 
-    def _drop_below(self, top: str) -> None:
+    def _remove(self, top: str) -> None:
+        """Forget what a path becomes, and everything below a directory."""
+        found = self._result.pop(top, None)
+        if found is None or found.entry.kind not in ("directory", "opaque"):
+            return
         below = f"{top}/"
         for path in [each for each in self._result if each.startswith(below)]:
             del self._result[path]
@@ -618,17 +614,16 @@ class _Cursor:
 
     def __init__(self, archive: _Archive) -> None:
         self._members = iterate_members(archive.path, archive.snapshot.base)
-        self._last = b""
+        self._next = next(self._members, None)
 
     def seek(self, path: str) -> tuple[ArchiveMember, ArchiveMembers] | None:
         """Return the member at a path, which comes after that of the last call; None if it is missing."""
         key = sort_key(path)
-        for member, members in self._members:
-            if member.path == path:
-                return member, members
-            if sort_key(member.path) > key:
-                break
-        return None
+        while self._next is not None and self._next[0].path != path:
+            if sort_key(self._next[0].path) > key:
+                return None
+            self._next = next(self._members, None)
+        return self._next
 
     def close(self) -> None:
         self._members.close()  # type: ignore[attr-defined]

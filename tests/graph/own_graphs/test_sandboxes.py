@@ -381,6 +381,8 @@ def test_the_specification_can_depend_on_the_run(bench: RunHarness, tmp_path: Pa
 def test_wrong_uses_are_explained(bench: RunHarness) -> None:
     with pytest.raises(SettingsError, match="max_open"):
         Sandboxes(bench.home, bench.spec, max_open=0)
+    with pytest.raises(SettingsError, match=r"invalid policy 'marker' .*'markers'"):
+        Sandboxes(bench.home, bench.spec, merge="marker")  # type: ignore[arg-type]
     sandboxes = Sandboxes(bench.home, lambda request: "none")  # type: ignore[arg-type,return-value]
     with pytest.raises(ThreadNameError, match=r"no graph runs here.*sandboxes.open"):
         sandboxes.current()

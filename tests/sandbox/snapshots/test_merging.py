@@ -257,3 +257,24 @@ def test_hard_links_attributes_and_times_survive(merge: Any) -> None:
 def test_lines_that_both_changed_equally_are_one(kit: Kit, tmp_path: Path) -> None:
     assert merge_lines(b"1\n2\n", b"1\n3\n", b"1\n3\n", scratch=tmp_path) == (b"1\n3\n", False)
     assert merge_lines(b"", b"\0", b"\0\1", scratch=tmp_path) is None
+
+
+def test_what_branches_make_in_a_directory_that_was_made_anew_is_merged(merge: Any) -> None:
+    """Before the step, or by both branches: its old content is hidden, and nothing of the new one is lost."""
+    anew = "top=$(git ls-files | head -1 | cut -d/ -f1); rm -r $top; mkdir $top; echo 0 > $top/begin; "
+    merged = merge(anew, "echo 1 > $top/one; rm $top/begin", "echo 2 > $top/two")
+    assert merged.merge.conflicts == ()
+    assert merged.run("ls $top; cat $top/one $top/two").split() == ["one", "two", "1", "2"]
+    merged = merge("", anew + "echo 1 > $top/one", anew + "echo 2 > $top/two")
+    assert merged.merge.conflicts == ()
+    assert merged.run("ls $top; cat $top/one $top/two").split() == ["begin", "one", "two", "1", "2"]
+
+
+def test_content_for_a_deleted_file_leaves_the_files_after_it(merge: Any) -> None:
+    merged = merge(
+        "echo 1 > a; echo 1 > b; echo 1 > c",
+        "rm a; echo 2 > b; echo 2 > c",
+        "echo 3 > a",
+        policy=lambda conflict: b"chosen\n",
+    )
+    assert merged.run("cat a b c").split() == ["chosen", "2", "2"]
