@@ -98,13 +98,9 @@ def test_changes_of_one_branch_are_taken(merge: Any) -> None:
 
 def test_files_of_the_repository_are_merged_too(merge: Any) -> None:
     """Their first version is in the base, not in the snapshot of the state."""
-    merged = merge(
-        "",
-        "sed -i 1d pkg/core.py 2>/dev/null || sed -i 1d $(git ls-files | head -1)",
-        "echo '# end' >> $(git ls-files | head -1)",
-    )
+    merged = merge("", "sed -i 1d 'pkg/old name.py'", "echo 'line 40' >> 'pkg/old name.py'")
     assert merged.merge.conflicts == ()
-    assert merged.run("tail -n 1 $(git ls-files | head -1)").strip() == "# end"
+    assert merged.run("sed -n '1p;$p' 'pkg/old name.py'") == "line 1\nline 40\n"
 
 
 def test_one_file_is_merged_by_lines(merge: Any) -> None:
@@ -261,13 +257,13 @@ def test_lines_that_both_changed_equally_are_one(kit: Kit, tmp_path: Path) -> No
 
 def test_what_branches_make_in_a_directory_that_was_made_anew_is_merged(merge: Any) -> None:
     """Before the step, or by both branches: its old content is hidden, and nothing of the new one is lost."""
-    anew = "top=$(git ls-files | head -1 | cut -d/ -f1); rm -r $top; mkdir $top; echo 0 > $top/begin; "
-    merged = merge(anew, "echo 1 > $top/one; rm $top/begin", "echo 2 > $top/two")
+    anew = "rm -r tools; mkdir tools; echo 0 > tools/begin; "
+    merged = merge(anew, "echo 1 > tools/one; rm tools/begin", "echo 2 > tools/two")
     assert merged.merge.conflicts == ()
-    assert merged.run("ls $top; cat $top/one $top/two").split() == ["one", "two", "1", "2"]
-    merged = merge("", anew + "echo 1 > $top/one", anew + "echo 2 > $top/two")
+    assert merged.run("ls tools; cat tools/one tools/two").split() == ["one", "two", "1", "2"]
+    merged = merge("", anew + "echo 1 > tools/one", anew + "echo 2 > tools/two")
     assert merged.merge.conflicts == ()
-    assert merged.run("ls $top; cat $top/one $top/two").split() == ["begin", "one", "two", "1", "2"]
+    assert merged.run("ls tools; cat tools/one tools/two").split() == ["begin", "one", "two", "1", "2"]
 
 
 def test_content_for_a_deleted_file_leaves_the_files_after_it(merge: Any) -> None:
