@@ -24,6 +24,7 @@ from langgraph_takeover.graph.own_graphs.guarded_saver import GuardedSaver
 from langgraph_takeover.graph.own_graphs.held_threads import HeldThread, HeldThreads
 from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     ThreadSandbox,
+    check_policy,
     find_checkpointer,
     list_checkpoints,
     save_checkpoint,
@@ -33,7 +34,6 @@ from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import ThreadNameError
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.graph_tasks import find_graph_task
-from langgraph_takeover.nodes.session.merged_states import check_policy
 from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 from langgraph_takeover.nodes.session.workers import OpenableContext
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError

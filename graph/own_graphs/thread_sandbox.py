@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
@@ -29,6 +29,7 @@ from langgraph_takeover.handoff.ledger import effects as journal
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
+from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.model.exchange import event_loop
 from langgraph_takeover.nodes.session.graph_tasks import (
     ActConflictError,
@@ -40,7 +41,6 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     split_state,
 )
 from langgraph_takeover.nodes.session.merged_states import (
-    check_policy,
     list_conflicts,
     list_merge_bases,
     resolve_state,
@@ -615,6 +615,14 @@ class ThreadSandbox:
         state = self.session.adopt_snapshot(snapshot, store)
         self.session.enter_state(state)
         return state
+
+
+def check_policy(policy: object) -> None:
+    """Raise SettingsError for an unknown policy."""
+    if not callable(policy) and policy not in get_args(get_args(MergePolicy)[0]):
+        raise SettingsError(
+            f"merge: invalid policy {policy!r:.60} (pass 'raise', 'markers', 'ours', 'theirs' or a function)"
+        )
 
 
 def open_sandbox(

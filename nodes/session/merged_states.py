@@ -7,12 +7,11 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.ledger.effects import NO_TASK, EffectKey
-from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.graph_tasks import split_state
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotNotFoundError
@@ -41,14 +40,6 @@ class _MergeGroup(NamedTuple):
 
     base: str
     states: tuple[str, ...]
-
-
-def check_policy(policy: object) -> None:
-    """Raise SettingsError for an unknown policy."""
-    if not callable(policy) and policy not in get_args(get_args(MergePolicy)[0]):
-        raise SettingsError(
-            f"merge: invalid policy {policy!r:.60} (pass 'raise', 'markers', 'ours', 'theirs' or a function)"
-        )
 
 
 def resolve_state(session: Session, state: str, policy: MergePolicy) -> str:
