@@ -1,5 +1,6 @@
 """Parts of the runtime for LangGraph graphs of your own: sandboxes that are saved with their threads, and one writer per thread."""
 
+from langgraph_takeover.graph.checkpoints.incremental_saver import IncrementalSaver
 from langgraph_takeover.graph.own_graphs.agent_handoffs import acarry_sandbox_state, carry_sandbox_state
 from langgraph_takeover.graph.own_graphs.forked_threads import choose_fork, fork_thread
 from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes, SandboxRequest
@@ -16,6 +17,7 @@ from langgraph_takeover.sandbox.snapshots.merging import BranchConflict
 __all__ = [
     "Act",
     "BranchConflict",
+    "IncrementalSaver",
     "SandboxRequest",
     "SandboxState",
     "Sandboxes",

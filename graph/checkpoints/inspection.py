@@ -46,22 +46,44 @@ def drop_failed_writes(writes: Writes) -> Writes:
     return writes
 
 
-def list_needless(saver: Any, thread: str) -> list[tuple[str, str, str]]:
-    """List the keys of checkpoints that a thread's newest one does not need: neither for its subgraphs nor for deltas."""
-    found = [*saver.list({"configurable": {"thread_id": thread}})]  # newest first
-    keys = [chain_key(each.config) for each in found]
-    ids = [str(each.config["configurable"]["checkpoint_id"]) for each in found]
-    root = next((id_ for key, id_ in zip(keys, ids, strict=True) if not key.namespace), None)
-    needless, seen = [], set()
-    for key, id_, stored in zip(keys, ids, found, strict=True):
-        # The checkpoints of a task's subgraph name the one that the task began with.
-        is_of_task = ":" in key.namespace
-        is_current = not is_of_task or stored.metadata.get("parents", {}).get("") == root
+def list_needless(found: Sequence[CheckpointTuple], keep: int = 1) -> list[tuple[str, str, str]]:
+    """List the keys of a thread's checkpoints that its newest ones do not need: neither for subgraphs nor for deltas.
+
+    `found` are all its checkpoints, newest first.
+    """
+    keys = [(chain_key(each.config), str(each.config["configurable"]["checkpoint_id"])) for each in found]
+    roots = [id_ for key, id_ in keys if not key.namespace][:keep]
+    needless, needed = [], set[tuple[str, str, bool]]()
+    for (key, id_), stored in zip(keys, found, strict=True):
         has_deltas = "counters_since_delta_snapshot" in stored.metadata
-        if not is_current or (key.namespace in seen and not has_deltas):
-            needless.append((thread, key.namespace, id_))
-        seen.add(key.namespace)
+        if not key.namespace:
+            is_needed = id_ in roots or has_deltas
+        else:
+            # The checkpoints of a task's subgraph name the one that the task began with.
+            begun = stored.metadata.get("parents", {}).get("", "")
+            of_task = bool(begun) and ":" in key.namespace
+            users = {
+                (key.namespace, root, root == begun)
+                for root in roots
+                if root == begun or (root > begun and not of_task)
+            }
+            is_needed = not users <= needed or (has_deltas and (bool(users) or not of_task))
+            needed |= users
+        if not is_needed:
+            needless.append((*key, id_))
     return needless
+
+
+def list_kept(
+    found: Sequence[CheckpointTuple], needless: Sequence[tuple[str, str, str]]
+) -> list[CheckpointTuple]:
+    """List the checkpoints that remain without the needless ones."""
+    keys = {*needless}
+    return [
+        each
+        for each in found
+        if (*chain_key(each.config), str(each.config["configurable"]["checkpoint_id"])) not in keys
+    ]
 
 
 def chain_key(config: RunnableConfig) -> ChainKey:

@@ -20,8 +20,9 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import Connection, make_url
 
+from langgraph_takeover.base.awaiting import run_without_loop
 from langgraph_takeover.base.failures import clean_up, run_all
-from langgraph_takeover.graph.checkpoints import checksums
+from langgraph_takeover.graph.checkpoints import checksums, list_storage
 from langgraph_takeover.graph.checkpoints.checksums import WriteRecorder
 from langgraph_takeover.graph.checkpoints.inspection import (
     KEY_MATCHES,
@@ -29,8 +30,16 @@ from langgraph_takeover.graph.checkpoints.inspection import (
     chain_key,
     drop_failed_writes,
     explain_unstorable_values,
+    list_kept,
     list_needless,
     require_lease,
+    thread_config,
+)
+from langgraph_takeover.graph.checkpoints.list_storage import (
+    DELETE_NEEDLESS_BLOBS,
+    ListStore,
+    has_encoded,
+    returns_rows,
 )
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import (
@@ -73,12 +82,14 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
 
 
 _RETRY_PAUSE_S = 0.02
-_DELETE_NEEDLESS_BLOBS = """
-    DELETE FROM checkpoint_blobs b WHERE b.thread_id = %s AND NOT EXISTS (
-        SELECT 1 FROM checkpoints c WHERE c.thread_id = b.thread_id AND c.checkpoint_ns = b.checkpoint_ns
-        AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version
-    )
-"""
+
+
+def _fetch_with(cursor: Any, *, is_postgres: bool = False) -> list_storage.Fetch:
+    async def fetch(statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        found = cursor.execute(statement.replace("?", "%s") if is_postgres else statement, tuple(values))
+        return found.fetchall() if returns_rows(statement) else ()
+
+    return fetch
 
 
 class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
@@ -91,6 +102,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
         super().__init__(connection)
         self._ledger = ledger
         self._lease = lease
+        self._lists = ListStore()
         self._thread_local = threading.local()
         self.lock = threading.RLock()  # type: ignore[assignment]  # one transaction may read, too
 
@@ -111,15 +123,20 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
         if not self.is_setup:
             super().setup()
             checksums.prepare_connection(self.conn)
+            run_without_loop(list_storage.create_tables(_fetch_with(self.conn), is_postgres=False))
 
-    def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-        with (
-            self._write_transaction(config["configurable"]["thread_id"]) as recorder,
-            explain_unstorable_values(),
-        ):
-            stored = super().put(config, *args)
+    def put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> RunnableConfig:
+        thread, is_joined = config["configurable"]["thread_id"], self._is_writing()
+        with self._write_transaction(thread) as recorder, explain_unstorable_values():
+            encoded = self._lists.encode(self.serde, config, checkpoint)
+            encoded = run_without_loop(self._lists.store(_fetch_with(recorder), self.serde, encoded))
+            stored = super().put(config, encoded.checkpoint, *args)
             recorder.store_checkpoint_checksum()
-            return stored
+        self._lists.forget(thread) if is_joined else self._lists.remember(encoded)
+        return stored
+
+    def _is_writing(self) -> bool:
+        return getattr(self._thread_local, "recorder", None) is not None
 
     def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
         with (
@@ -140,33 +157,50 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
         with self._write_transaction(thread_id) as recorder:
             super().delete_thread(thread_id)
             recorder.execute("DELETE FROM takeover_checksums WHERE thread_id = ?", (str(thread_id),))
+            run_without_loop(list_storage.delete_thread(_fetch_with(recorder), str(thread_id)))
 
     def prune_thread(self, thread_id: str) -> None:
         """Delete the thread's checkpoints that the newest one does not need."""
         with self._write_transaction(thread_id) as recorder:
-            for needless in list_needless(self, thread_id):
+            found = [*super().list(thread_config(thread_id))]
+            needless = list_needless(found)
+            for key in needless:
                 for table in ("checkpoints", "writes", "takeover_checksums"):
-                    recorder.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('?')}", needless)
+                    recorder.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('?')}", key)
+            kept = list_kept(found, needless)
+            run_without_loop(list_storage.delete_unused(_fetch_with(recorder), thread_id, kept))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         with self._read_transaction() as cursor:
             checksums.check_checkpoint(
                 cursor, self._ledger.name, chain_key(config), get_checkpoint_id(config), with_ancestors=False
             )
-            return super().get_tuple(config)
+            found = super().get_tuple(config)
+            return found and self._decode(cursor, found, is_latest=True)
 
     def list(self, config: RunnableConfig | None, **kwargs: Any) -> Iterator[CheckpointTuple]:
         with self._read_transaction() as cursor:
             thread = None if config is None else str(config["configurable"]["thread_id"])
             checksums.check_all_checkpoints(cursor, self._ledger.name, thread)
-        yield from super().list(config, **kwargs)
+            found = [self._decode(cursor, each) for each in super().list(config, **kwargs)]
+        yield from found
+
+    def _decode(
+        self, cursor: sqlite3.Cursor, found: CheckpointTuple, *, is_latest: bool = False
+    ) -> CheckpointTuple:
+        if not has_encoded(found):
+            return found
+        decoding = self._lists.decode(_fetch_with(cursor), self.serde, found, is_latest=is_latest)
+        return run_without_loop(decoding)
 
     def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Any:
         with self._read_transaction() as cursor:
             checksums.check_checkpoint(
                 cursor, self._ledger.name, chain_key(config), get_checkpoint_id(config), with_ancestors=True
             )
-            return super().get_delta_channel_history(config=config, channels=channels)
+            found = super().get_delta_channel_history(config=config, channels=channels)
+            run_without_loop(self._lists.decode_seeds(_fetch_with(cursor), self.serde, config, found))
+            return found
 
     @contextmanager
     def _read_transaction(self) -> Iterator[sqlite3.Cursor]:
@@ -217,7 +251,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
 
 
 def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
-    from psycopg.rows import dict_row
+    from psycopg.rows import dict_row, tuple_row
 
     try:
         from langgraph.checkpoint.postgres import PostgresSaver
@@ -237,6 +271,7 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
             super().__init__(None)  # type: ignore[arg-type]
             self.order = threading.RLock()
             self._bound = threading.local()
+            self._lists = ListStore()
             self._is_closed = False
 
         def close(self) -> None:
@@ -271,26 +306,59 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
         def setup(self) -> None:
             with ledger.autocommit_connection() as connection, self._bind(connection):
                 super().setup()
+                cursor = self._bound.connection.cursor(row_factory=tuple_row)
+                run_without_loop(
+                    list_storage.create_tables(_fetch_with(cursor, is_postgres=True), is_postgres=True)
+                )
 
         @repeat_after_loss(idempotent=True)
         def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-            return super().get_tuple(config)
+            found = super().get_tuple(config)
+            return found and self._decode(found, is_latest=True)
 
         @repeat_after_loss(idempotent=True)
         def get_delta_channel_history(self, **kwargs: Any) -> Any:
-            return super().get_delta_channel_history(**kwargs)
+            found = super().get_delta_channel_history(**kwargs)
+            with self._open_rows() as fetch:
+                run_without_loop(self._lists.decode_seeds(fetch, self.serde, kwargs["config"], found))
+            return found
 
         def list(self, config: RunnableConfig | None, **kwargs: Any) -> Iterator[CheckpointTuple]:
             yield from self._load_list(config, **kwargs)  # no transaction is open while the caller works
 
         @repeat_after_loss(idempotent=True)
         def _load_list(self, config: RunnableConfig | None, **kwargs: Any) -> Sequence[CheckpointTuple]:
-            return [*super().list(config, **kwargs)]
+            return [self._decode(each) for each in super().list(config, **kwargs)]
+
+        def _decode(self, found: CheckpointTuple, *, is_latest: bool = False) -> CheckpointTuple:
+            if not has_encoded(found):
+                return found
+            with self._open_rows() as fetch:
+                decoding = self._lists.decode(fetch, self.serde, found, is_latest=is_latest)
+                return run_without_loop(decoding)
+
+        @contextmanager
+        def _open_rows(self) -> Iterator[list_storage.Fetch]:
+            if (bound := getattr(self._bound, "connection", None)) is not None:
+                with bound.cursor(row_factory=tuple_row) as cursor:
+                    yield _fetch_with(cursor, is_postgres=True)
+                return
+            with ledger.read_transaction() as connection, self._bind(connection), self._open_rows() as fetch:
+                yield fetch
 
         @repeat_after_loss(idempotent=True)
-        def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-            with self.write_atomically(config["configurable"]["thread_id"]), explain_unstorable_values():
-                return super().put(config, *args)
+        def put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> RunnableConfig:
+            thread, is_joined = (
+                config["configurable"]["thread_id"],
+                getattr(self._bound, "connection", None) is not None,
+            )
+            with self.write_atomically(thread), explain_unstorable_values():
+                with self._open_rows() as fetch:
+                    encoded = self._lists.encode(self.serde, config, checkpoint)
+                    encoded = run_without_loop(self._lists.store(fetch, self.serde, encoded))
+                stored = super().put(config, encoded.checkpoint, *args)
+            self._lists.forget(str(thread)) if is_joined else self._lists.remember(encoded)
+            return stored
 
         @repeat_after_loss(idempotent=True)
         def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
@@ -304,22 +372,32 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
         @repeat_after_loss(idempotent=True)
         def _delete_rows(self, thread_id: str) -> None:
             with self.write_atomically(thread_id) as connection:
-                super().delete_thread(thread_id)
+                self._delete_checkpoints(thread_id)
                 for statement in DELETE_THREAD:
                     connection.execute(statement.format("%s"), (str(thread_id),))
 
         @repeat_after_loss(idempotent=True)
         def delete_checkpoints(self, thread_id: str) -> None:
             with self.write_atomically(thread_id):
-                super().delete_thread(thread_id)
+                self._delete_checkpoints(thread_id)
+
+        def _delete_checkpoints(self, thread_id: str) -> None:
+            super().delete_thread(thread_id)
+            with self._open_rows() as fetch:
+                run_without_loop(list_storage.delete_thread(fetch, str(thread_id)))
 
         @repeat_after_loss(idempotent=True)
         def prune_thread(self, thread_id: str) -> None:
             with self.write_atomically(thread_id) as connection:
-                for needless in list_needless(self, thread_id):
+                found = [*super().list(thread_config(thread_id))]
+                needless = list_needless(found)
+                for key in needless:
                     for table in ("checkpoints", "checkpoint_writes"):
-                        connection.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('%s')}", needless)
-                connection.execute(_DELETE_NEEDLESS_BLOBS, (thread_id,))
+                        connection.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('%s')}", key)
+                connection.execute(DELETE_NEEDLESS_BLOBS.format("%s"), (thread_id,))
+                with self._open_rows() as fetch:
+                    kept = list_kept(found, needless)
+                    run_without_loop(list_storage.delete_unused(fetch, thread_id, kept))
 
         def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
             for thread in thread_ids:

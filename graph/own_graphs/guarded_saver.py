@@ -28,7 +28,9 @@ class GuardedSaver(WrappedSaver):
         self._threads = threads
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_saver"], name)
+        if "_saver" not in self.__dict__:  # while it is copied
+            raise AttributeError(name)
+        return getattr(self._saver, name)
 
     @property
     def config_specs(self) -> list[Any]:

@@ -11,16 +11,22 @@ from contextlib import (
     suppress,
 )
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from langgraph_takeover.base.awaiting import enter, resolve, run_without_loop
-from langgraph_takeover.graph.checkpoints import user_savers
+from langgraph_takeover.graph.checkpoints.incremental_saver import IncrementalSaver
+from langgraph_takeover.graph.checkpoints.list_storage import ListStore
 from langgraph_takeover.graph.checkpoints.user_savers import (
     SELECT_FILE,
+    HeldSaver,
+    SaverKind,
     build_postgres_url,
     build_sqlite_url,
+    explain_loss,
+    find_kind,
+    open_connection,
     share_ledger,
 )
 from langgraph_takeover.graph.usage_errors import UnsupportedSaverError
@@ -28,31 +34,6 @@ from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, acq
 from langgraph_takeover.sandbox.backends.asynchronous import open_in_thread
 
 ResultT = TypeVar("ResultT")
-
-
-class _Family(NamedTuple):
-    is_async: bool
-    is_postgres: bool
-
-    def bind(self, saver: Any, lease: Lease) -> BaseCheckpointSaver[Any]:
-        """Return the saver that writes under a lease."""
-        held = user_savers.HeldAsyncSaver if self.is_async else user_savers.HeldSyncSaver
-        return held(
-            saver, lease, user_savers.begin_postgres if self.is_postgres else user_savers.begin_sqlite
-        )
-
-
-_POSTGRES = _Family(False, True)
-_POSTGRES_ASYNC = _Family(True, True)
-_FAMILIES = {
-    "langgraph.checkpoint.sqlite.SqliteSaver": _Family(False, False),
-    "langgraph.checkpoint.sqlite.aio.AsyncSqliteSaver": _Family(True, False),
-    "langgraph.checkpoint.postgres.PostgresSaver": _POSTGRES,
-    "langgraph.checkpoint.postgres.shallow.ShallowPostgresSaver": _POSTGRES,
-    "langgraph.checkpoint.postgres.aio.AsyncPostgresSaver": _POSTGRES_ASYNC,
-    "langgraph.checkpoint.postgres.shallow.AsyncShallowPostgresSaver": _POSTGRES_ASYNC,
-}
-"""LangGraph's savers by name: importing those of PostgreSQL needs an extra."""
 
 
 class ThreadHold(
@@ -63,16 +44,19 @@ class ThreadHold(
 
     def __init__(self, saver: BaseCheckpointSaver[Any], thread: str, lease_s: float) -> None:
         leases.check_thread(thread)
-        self._family = _find_family(saver)
+        self._lists: ListStore | None = None
+        if isinstance(saver, IncrementalSaver):
+            self._lists, saver = saver.lists, saver.wrapped
+        self._kind = _find_kind(saver)
         self._saver, self._thread, self._lease_s = saver, thread, lease_s
         self._held: AbstractContextManager[Lease] | None = None
 
     def __enter__(self) -> BaseCheckpointSaver[Any]:
-        if self._family.is_async:
+        if self._kind.is_async:
             raise UnsupportedSaverError(
                 f"thread {self._thread!r}: {type(self._saver).__name__} is async (write: async with hold_thread(…))"
             )
-        return self._family.bind(self._saver, self._enter(run_without_loop(self._read_url())))
+        return self._bind(self._enter(run_without_loop(self._read_url())))
 
     def __exit__(
         self,
@@ -84,10 +68,10 @@ class ThreadHold(
             self._held.__exit__(kind, error, traceback)
 
     async def __aenter__(self) -> BaseCheckpointSaver[Any]:
-        if not self._family.is_async:
+        if not self._kind.is_async:
             return await self._open(self.__enter__)
         url = await self._read_url()
-        return self._family.bind(self._saver, await self._open(lambda: self._enter(url)))
+        return self._bind(await self._open(lambda: self._enter(url)))
 
     async def _open(self, work: Callable[[], ResultT]) -> ResultT:
         """Acquire the lease in a thread; release it if the task is cancelled meanwhile."""
@@ -105,6 +89,9 @@ class ThreadHold(
     ) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, traceback)
 
+    def _bind(self, lease: Lease) -> BaseCheckpointSaver[Any]:
+        return HeldSaver(self._saver, self._kind, lease, self._lists)
+
     def _enter(self, url: str) -> Lease:
         self._held = _hold(url, self._thread, self._lease_s)
         return self._held.__enter__()
@@ -112,9 +99,9 @@ class ThreadHold(
     async def _read_url(self) -> str:
         """Return the URL of the saver's database; of a sync saver, without suspending."""
         saver: Any = self._saver
-        if self._family.is_postgres:
-            with user_savers.explain_loss(f"thread {self._thread!r}"):
-                async with enter(user_savers.open_connection(saver)) as connection:
+        if self._kind.is_postgres:
+            with explain_loss(f"thread {self._thread!r}"):
+                async with enter(open_connection(saver)) as connection:
                     return build_postgres_url(connection.info)
         await resolve(saver.setup())
         async with enter(saver.lock):
@@ -164,13 +151,11 @@ def _hold(url: str, thread: str, lease_s: float) -> Iterator[Lease]:
                 lease.release()
 
 
-def _find_family(saver: Any) -> _Family:
-    bases = type(saver).__mro__
-    found = (_FAMILIES.get(f"{each.__module__}.{each.__qualname__}") for each in bases)
-    family = next(filter(None, found), None)
-    if family is None or any(each.__module__.startswith("langgraph_takeover.") for each in bases):
+def _find_kind(saver: Any) -> SaverKind:
+    kind = find_kind(saver)
+    if kind is None:
         raise UnsupportedSaverError(
             f"the writes of {type(saver).__name__} cannot be fenced (pass a SqliteSaver, AsyncSqliteSaver, "
             "PostgresSaver or AsyncPostgresSaver of LangGraph's own packages)"
         )
-    return family
+    return kind

@@ -32,8 +32,7 @@ from langgraph_takeover.errors import (
     ThreadNotHeldError,
     UnsupportedSaverError,
 )
-from langgraph_takeover.graph.checkpoints import user_savers
-from langgraph_takeover.graph.checkpoints.user_savers import _ledgers, share_ledger
+from langgraph_takeover.graph.checkpoints.user_savers import HeldSaver, SaverKind, _ledgers, share_ledger
 from langgraph_takeover.graph.own_graphs import thread_hold
 from langgraph_takeover.handoff.ledger import acquire
 from langgraph_takeover.integrations import hold_thread
@@ -327,7 +326,7 @@ def test_a_killed_process_loses_the_thread_at_once(url: str, start: Any) -> None
 
 def test_nobody_takes_the_thread_while_a_write_is_in_its_transaction(url: str) -> None:
     ledger_url = url if url.startswith("postgresql:") else f"sqlite:///{url}"
-    begin = user_savers.begin_postgres if ledger_url == url else user_savers.begin_sqlite
+    saver_kind = SaverKind(is_async=False, is_postgres=ledger_url == url)
     taken = threading.Event()
     with open_saver(url) as saver, share_ledger(ledger_url) as ledger:
         saver.setup()
@@ -340,12 +339,12 @@ def test_nobody_takes_the_thread_while_a_write_is_in_its_transaction(url: str) -
         taker = threading.Thread(target=take)
 
         async def write_after_the_lease_ended() -> None:
-            async with begin(saver, lease) as bound:
+            async with HeldSaver(saver, saver_kind, lease)._begin("job") as begun:
                 lease.end()  # as if its process were suspended here: nothing renews it
                 time.sleep(0.6)
                 taker.start()
                 assert not taken.wait(0.5)
-                bound.put(THREAD, empty_checkpoint(), {"source": "loop", "step": 0}, {})
+                begun.saver.put(THREAD, empty_checkpoint(), {"source": "loop", "step": 0}, {})
 
         run_without_loop(write_after_the_lease_ended())
         taker.join()
