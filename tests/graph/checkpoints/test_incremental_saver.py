@@ -221,10 +221,11 @@ def test_a_write_that_failed_is_not_taken_for_stored(path: Path) -> None:
     values = [f"item {number}" for number in range(20)]
     with SqliteSaver.from_conn_string(str(path)) as plain:
         saver = IncrementalSaver(plain)
+        before = put(saver, [])
         with pytest.raises(TypeError, match="not JSON serializable"):
-            put(saver, values, metadata={"source": object()})
+            put(saver, values, before, metadata={"source": object()})
         assert plain.conn.execute(_ROWS).fetchone() == (0, 0)
-        put(saver, values)
+        put(saver, values, before)
     assert read_anew(path) == values
 
 
@@ -251,12 +252,11 @@ def test_pruning_keeps_the_newest_checkpoints_and_their_rows_only(path: Path, ke
         other.prune("job", keep=keep)
         assert [each.config for each in saver.list(_CONFIG)] == configs[: -keep - 1 : -1]
         assert [read(saver, each) for each in configs[-keep:]] == values[-keep:]
-        few = plain.conn.execute(_ROWS).fetchone()[0]
-        assert few < 30 * keep + 10
-        # This process remembers rows that the other one deleted.
-        put(saver, values[0], before)
-        assert read_anew(path) == values[0]
-        assert other.get_tuple(_CONFIG) is not None
+        assert plain.conn.execute(_ROWS).fetchone()[0] < 30 * keep + 10
+        # This process remembers rows that the other one deletes.
+        put(saver, values[-1], before)
+        put(other, ["short"], before)
+        other.prune("job")
         put(saver, values[-1], before)
         assert read_anew(path) == values[-1]
 
@@ -356,17 +356,28 @@ def test_after_a_kill_each_stored_checkpoint_is_whole(path: Path) -> None:
         assert found == [[f"item {n}" for n in range(length)] for length in range(len(found), 0, -1)]
 
 
-def test_values_can_be_encrypted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LANGGRAPH_AES_KEY", "0" * 32)
-    pytest.importorskip("Crypto")
+class _Cipher:
+    """Each encryption of a text is another."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        key = os.urandom(len(plaintext))
+        return "pad", key + bytes(a ^ b for a, b in zip(key, plaintext, strict=True))
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        half = len(ciphertext) // 2
+        return bytes(a ^ b for a, b in zip(ciphertext[:half], ciphertext[half:], strict=True))
+
+
+def test_values_can_be_encrypted(path: Path) -> None:
     values = [HumanMessage(f"secret {number}") for number in range(20)]
     with SqliteSaver.from_conn_string(str(path)) as plain:
-        plain.serde = EncryptedSerializer.from_pycryptodome_aes()
+        plain.serde = EncryptedSerializer(_Cipher())
         saver = IncrementalSaver(plain)
         before = put(saver, values)
         rows = plain.conn.execute(_ROWS).fetchone()[0]
-        put(IncrementalSaver(plain), [*read(saver), HumanMessage("more")], before)
-        assert plain.conn.execute(_ROWS).fetchone()[0] >= rows
+        resumed = IncrementalSaver(plain)
+        put(resumed, [*read(resumed), HumanMessage("more")], before)
+        assert plain.conn.execute(_ROWS).fetchone()[0] < rows + 6
         assert read(IncrementalSaver(plain)) == [*values, HumanMessage("more")]
     assert b"secret" not in path.read_bytes()
 
