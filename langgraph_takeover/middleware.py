@@ -8,6 +8,7 @@ if find_spec("langchain") is None:
     )
 
 from langgraph_takeover.graph.own_graphs.agent_middleware import SandboxAgentState, SandboxMiddleware
+from langgraph_takeover.graph.own_graphs.agent_trace import read_events
 from langgraph_takeover.graph.own_graphs.successors import complete_handoff, receive_record
 
-__all__ = ["SandboxAgentState", "SandboxMiddleware", "complete_handoff", "receive_record"]
+__all__ = ["SandboxAgentState", "SandboxMiddleware", "complete_handoff", "read_events", "receive_record"]

@@ -27,9 +27,11 @@ from langgraph_takeover.graph.own_graphs.agent_handoffs import (
     read_field,
     require_shared_state,
 )
+from langgraph_takeover.graph.own_graphs.agent_trace import find_trace
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
 from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_states
+from langgraph_takeover.handoff.ledger.traces import TracePart
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
@@ -117,12 +119,18 @@ ToolResult = ToolMessage | Command[Any]
 _POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
-def merge_events(events: list[dict[str, Any]], added: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add events in their order, whichever call of a step was saved first."""
+def merge_events(events: list[dict[str, Any]], added: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """Add events in their order, whichever call of a step was saved first; None removes all."""
+    if added is None:
+        return []
     merged = [*events, *added]
     if events and added and added[0]["index"] < events[-1]["index"]:
         merged.sort(key=itemgetter("index"))
     return merged
+
+
+def _add_or_clear(known: list[Any], added: list[Any] | None) -> list[Any]:
+    return [] if added is None else known + added
 
 
 def _find_thread_name() -> str | None:
@@ -138,10 +146,12 @@ class SandboxAgentState(ChatState[Any]):
     """Id of the sandbox's state."""
     task: NotRequired[dict[str, Any]]
     """`TaskBrief` as JSON."""
+    trace: NotRequired[str]
+    """Id of the events and edits of the earlier steps, which are in the ledger."""
     events: NotRequired[Annotated[list[dict[str, Any]], merge_events]]
-    """Calls and observations of the sandbox's tools, as JSON."""
-    edits: NotRequired[Annotated[list[dict[str, Any]], operator.add]]
-    """The editor's changes, for undo."""
+    """Calls and observations of the sandbox's tools since then, as JSON."""
+    edits: NotRequired[Annotated[list[dict[str, Any]], _add_or_clear]]
+    """The editor's changes since then, for undo."""
     checked_events: NotRequired[int]
     """Number of events in which handoff points were looked for."""
     records: NotRequired[Annotated[list[str], operator.add]]
@@ -177,6 +187,10 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     """
 
     state_schema = SandboxAgentState
+
+    def __new__(cls, *args: Any, policy: str = "record", **options: Any) -> SandboxMiddleware:
+        # LangChain makes a node for a hook that the class has.
+        return super().__new__(cls if policy == "record" else _PolicyMiddleware)
 
     def __init__(
         self,
@@ -228,11 +242,22 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         (await self._sandboxes.acurrent(state)).last_messages.add(str(state["messages"][-1].id))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Send messages that strict endpoints accept, and make the ids of calls in the reply unique."""
-        return self._messages.call(request, handler)
+        """Make the records of new handoff points; send messages that strict endpoints accept.
+
+        The ids of calls in the reply become unique.
+        """
+        work = self._sandboxes.current(request.state)
+        update = self._check_points(work, request.state, request.runtime) or {}
+        request, notes = _add_notes(request, update)
+        return _add_update(self._messages.call(request, handler), update, notes)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        return await self._messages.acall(request, handler)
+        work = await self._sandboxes.acurrent(request.state)
+        update = (
+            await work.run_blocking(lambda: self._check_points(work, request.state, request.runtime)) or {}
+        )
+        request, notes = _add_notes(request, update)
+        return _add_update(await self._messages.acall(request, handler), update, notes)
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
@@ -264,41 +289,40 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
                 return await work.run_blocking(lambda: self._add_state(request, call, result))
             return self._add_state(request, call, result)
 
-    @hook_config(can_jump_to=["end"])
-    def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Make the records of new handoff points, and apply the policy."""
-        return self._check_points(self._sandboxes.current(state), state, runtime)
-
-    @hook_config(can_jump_to=["end"])
-    async def abefore_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        work = await self._sandboxes.acurrent(state)
-        return await work.run_blocking(lambda: self._check_points(work, state, runtime))
-
     def _check_points(
         self, work: ThreadSandbox, state: SandboxAgentState, runtime: Runtime[Any]
     ) -> dict[str, Any] | None:
-        session = work.session
+        session, trace = work.session, find_trace(work)
         session.stop.require_running()
         update = self._find_dropped(self._find_order(work), state, runtime)
         update |= self._merge_branches(work, update.get("sandbox_state") or state.get("sandbox_state"))
-        events, checked = (
-            merge_events(state.get("events", []), update.get("events", [])),
-            state.get("checked_events", 0),
+        added = TracePart(
+            merge_events(state.get("events", []), update.pop("events", [])),
+            [*state.get("edits", []), *update.pop("edits", [])],
         )
-        if len(events) == checked:
+        earlier, checked = trace.load(state.get("trace")).events, state.get("checked_events", 0)
+        new = added.events[max(checked - len(earlier), 0) :]
+        if not new:
             return update or None
-        state = cast(SandboxAgentState, {**state, **update, "events": events})
+        before = [*earlier, *added.events[: -len(new)]] if len(added.events) > len(new) else earlier
         task = TaskBrief.model_validate(state["task"])
-        trace = session.update_trace_state(events[:checked], task, state.get("record"))
-        points = [point for each in events[checked:] for point in trace.add(Event.model_validate(each), each)]
+        detector = session.update_trace_state(before, task, state.get("record"))
+        points = [point for each in new for point in detector.add(Event.model_validate(each), each)]
         fired = [point for point in points if point.kind in self._points]
+        if fired:
+            state = cast(SandboxAgentState, {**state, **update, "events": [*before, *new]})
         records = [self._save_record(session, state, point, runtime) for point in fired]
-        update |= {"checked_events": len(events), "records": [record.id for record in records]}
         if records and (
             self._policy == "stop" or (self._policy == "review" and wait_for_review(session, records[0]))
         ):
             update["jump_to"] = "end"
-        return update
+        return update | {
+            "trace": trace.append(state.get("trace"), added),
+            "events": None,
+            "edits": None,
+            "checked_events": checked + len(new),
+            "records": [record.id for record in records],
+        }
 
     def _merge_branches(self, work: ThreadSandbox, given: str | None) -> dict[str, Any]:
         """Return the merge of what parallel branches left, and a note about conflicts that the policy resolved."""
@@ -351,7 +375,10 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         action = _parse_call(call)
         if isinstance(action, UnreadableReply):
             return refuse(call, action.correction)
+        trace, trace_id = find_trace(placed.order.work), read_field(runtime.state, "trace")
         edits = read_field(runtime.state, "edits") or []
+        if action.arguments.get("command") == "undo_edit":
+            edits = [*trace.load(trace_id).edits, *edits]
         ran = placed.order.run(
             placed,
             [action.tool, dict(action.arguments)],
@@ -362,7 +389,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         )
         if ran is None:
             return refuse(call, placed.refusal)
-        index = len(read_field(runtime.state, "events") or ()) + 2 * ran.number
+        events = read_field(runtime.state, "events") or ()
+        index = len(trace.load(trace_id).events) + len(events) + 2 * ran.number
         update = _build_update(action, ran.result, ran.state, index)
         placed.updates[ran.number] = update
         message = ToolMessage(update["events"][1]["text"], tool_call_id=call["id"], name=action.tool)
@@ -413,6 +441,30 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         )
 
 
+class _PolicyMiddleware(SandboxMiddleware):
+    """Ends the agent, or asks a person, before the model is called; a node of the graph, with a checkpoint of its own."""
+
+    @property
+    def name(self) -> str:
+        return SandboxMiddleware.__name__
+
+    @hook_config(can_jump_to=["end"])
+    def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Make the records of new handoff points, and apply the policy."""
+        return self._check_points(self._sandboxes.current(state), state, runtime)
+
+    @hook_config(can_jump_to=["end"])
+    async def abefore_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        work = await self._sandboxes.acurrent(state)
+        return await work.run_blocking(lambda: self._check_points(work, state, runtime))
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        return self._messages.call(request, handler)
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await self._messages.acall(request, handler)
+
+
 class _SandboxTool(StructuredTool):
     """A tool whose function gets the whole call, so that any name of an argument is possible."""
 
@@ -460,6 +512,27 @@ def _build_update(action: Action, observation: Observation, state: str, index: i
         "events": [called.model_dump(mode="json"), observed.model_dump(mode="json")],
     }
     return update | {"edits": [observation.edit]} if observation.edit is not None else update
+
+
+def _add_notes(request: ModelRequest[Any], update: dict[str, Any]) -> tuple[ModelRequest[Any], list[Any]]:
+    """Return the request with the notes for the model, which are no longer part of the update, and these notes."""
+    notes = update.pop("messages", [])
+    return request.override(messages=[*request.messages, *notes]) if notes else request, notes
+
+
+def _add_update(result: Any, update: dict[str, Any], notes: list[Any]) -> Any:
+    """Return what the model's handler returned, with an update of the state; the notes precede the reply."""
+    if not update and not notes:
+        return result
+    command: Command[Any] | None = None
+    if isinstance(result, ExtendedModelResponse):
+        result, command = result.model_response, result.command
+    response = ModelResponse(result=[result]) if isinstance(result, AIMessage) else result
+    if command is not None and isinstance(command.update, dict):
+        update = {**command.update, **update}
+    if notes:
+        response = replace(response, result=[*notes, *response.result])
+    return ExtendedModelResponse(model_response=response, command=Command(update=update))
 
 
 def _join_updates(updates: Mapping[int, dict[str, Any]]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     save_writes,
 )
 from langgraph_takeover.graph.usage_errors import ThreadExistsError, ThreadNotFoundError
+from langgraph_takeover.handoff.ledger import traces
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
 from langgraph_takeover.sandbox.interface import Snapshot
 
@@ -102,7 +103,8 @@ def _save_state(work: ThreadSandbox, stored: CheckpointTuple) -> tuple[str, Snap
 def _adopt(
     target: ThreadSandbox, source: ThreadSandbox, state: str, snapshot: Snapshot | None
 ) -> dict[str, Any]:
-    """Give a thread the state of another; return the channels to change."""
+    """Give a thread the state of another, and its agents' events; return the channels to change."""
+    traces.copy(source.session.ledger, source.thread, target.thread)
     if snapshot is None:
         return {} if state == BASE_STATE else {CHANNEL: state}
     return {CHANNEL: target.session.adopt_snapshot(snapshot, source.snapshot_directory(snapshot))}

@@ -11,6 +11,7 @@ from langchain_core.messages import ToolMessage
 
 from langgraph_takeover.graph.delivery.offers import renew_offer
 from langgraph_takeover.graph.own_graphs.agent_handoffs import read_field
+from langgraph_takeover.graph.own_graphs.agent_trace import find_trace
 from langgraph_takeover.graph.own_graphs.call_order import find_attended_call
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
 from langgraph_takeover.graph.usage_errors import HandoffError
@@ -154,7 +155,8 @@ def find_sandbox(state: Any, call_id: str) -> HandoffSandbox | None:
     call, task = find_attended_call(call_id), read_field(state, "task")
     if call is None or not task:
         return None
-    events, results = [*(read_field(state, "events") or ())], []
+    earlier = find_trace(call.order.work).load(read_field(state, "trace")).events
+    events, results = [*earlier, *(read_field(state, "events") or ())], []
     for place, other in sorted(call.step.calls.items()):
         added = [event for _, update in sorted(other.updates.items()) for event in update["events"]]
         events += added

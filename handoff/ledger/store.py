@@ -30,7 +30,7 @@ from langgraph_takeover.handoff.ledger.database import (
     repeat_after_loss,
 )
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 _metadata = MetaData()
 _version = Table("takeover_schema", _metadata, Column("version", Integer, primary_key=True))
@@ -159,7 +159,17 @@ deletions = Table(
     Column("records", Integer, nullable=False),
 )
 """Deleted threads whose files may still exist; `records` is 1 if their records are to be removed too."""
+traces = Table(
+    "takeover_traces",
+    _metadata,
+    Column("thread", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("parent", Text, nullable=False),
+    Column("body", Text, nullable=False),
+)
+"""Events of agents in users' graphs, in parts; each names the one before."""
 DELETE_THREAD = (
+    "DELETE FROM takeover_traces WHERE thread = {}",
     "DELETE FROM takeover_effects WHERE thread = {}",
     "DELETE FROM takeover_moves WHERE thread = {}",
     "DELETE FROM takeover_snapshots WHERE thread = {}",

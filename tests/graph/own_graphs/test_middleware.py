@@ -29,7 +29,7 @@ from langgraph_takeover.integrations import (
     repair_messages,
     repair_reply,
 )
-from langgraph_takeover.middleware import SandboxMiddleware, receive_record
+from langgraph_takeover.middleware import SandboxMiddleware, read_events, receive_record
 from langgraph_takeover.views import VIEWS
 
 from ...chat_server import ChatServer
@@ -79,7 +79,10 @@ def test_the_agent_has_a_shell_and_an_editor(bench: RunHarness) -> None:
         end = build(work, model).invoke(ask(), CONFIG)
     assert [*map(str.splitlines, results(end))][2][2:] == ["b", "def double(n):", "    return n * 2"]
     assert end["messages"][-1].text == "Done."
-    assert [event["kind"] for event in end["events"]] == ["action", "observation"] * 3
+    assert [event.kind for event in read_events(bench.home, end, thread="chat")] == [
+        "action",
+        "observation",
+    ] * 3
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -91,7 +94,7 @@ def test_calls_of_one_reply_are_made_in_order(bench: RunHarness, is_async: bool)
         end = asyncio.run(agent.ainvoke(ask(), CONFIG)) if is_async else agent.invoke(ask(), CONFIG)
     assert results(end)[4].split("\n")[1:6] == ["0", "1", "2", "3", "4"]
     assert "lines 1 to 5 of 5" in results(end)[5]
-    assert [event["index"] for event in end["events"]] == list(range(14))
+    assert [event.index for event in read_events(bench.home, end, thread="chat")] == list(range(14))
 
 
 def reply_with_ids(*ids: str) -> AIMessage:
@@ -338,7 +341,7 @@ def test_names_and_output_that_are_not_utf_8(bench: RunHarness) -> None:
     with hold(bench) as work:
         end = build(work, scripted_model(shell(command), "Done.")).invoke(ask(), CONFIG)
         assert end["messages"][-1].text == "Done."
-        assert len(end["events"][1]["changes"]) == 1
+        assert len(read_events(bench.home, end, thread="chat")[1].changes) == 1
     assert len(bench.home.history("chat")) > 2
 
 

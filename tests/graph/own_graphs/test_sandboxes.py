@@ -36,7 +36,7 @@ from langgraph_takeover.errors import (
     ThreadNameError,
 )
 from langgraph_takeover.integrations import Sandboxes, SandboxRequest, SandboxState
-from langgraph_takeover.middleware import SandboxMiddleware
+from langgraph_takeover.middleware import SandboxMiddleware, read_events
 from langgraph_takeover.sandbox import Sandbox
 
 from ..conftest import RunHarness, scripted_model
@@ -443,11 +443,9 @@ def test_agents_leave_the_event_loop_free(bench: RunHarness, tmp_path: Path, kin
                 await saver.setup()
                 return await main(saver, sandboxes)
 
-    for end in asyncio.run(open_and_run()):
+    for number, end in enumerate(asyncio.run(open_and_run())):
         assert isinstance(end["messages"][-1], AIMessage)
-        assert [each["text"] for each in end["events"] if each["kind"] == "observation"][-1].split()[
-            -1
-        ] == "1"
+        assert read_events(bench.home, end, thread=f"user-{number}")[-1].text.split()[-1] == "1"
 
 
 # Processes

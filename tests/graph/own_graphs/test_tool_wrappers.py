@@ -40,7 +40,7 @@ from langgraph_takeover.errors import EarlierCallError
 from langgraph_takeover.graph import swarm as views
 from langgraph_takeover.graph.own_graphs import call_order
 from langgraph_takeover.integrations import SandboxState, ThreadSandbox, open_sandbox
-from langgraph_takeover.middleware import SandboxMiddleware, receive_record
+from langgraph_takeover.middleware import SandboxMiddleware, read_events, receive_record
 
 from ..conftest import DONE, RunHarness, scripted_model
 from .test_agent_handoffs import ReactTeamState, TeamState, build_sequence_model
@@ -290,8 +290,9 @@ def answers(end: dict[str, Any]) -> list[str]:
     return [text for _, text in sorted(found.items())]
 
 
-def commands(end: dict[str, Any]) -> list[str]:
-    return [event["arguments"]["command"] for event in end["events"] if event["kind"] == "action"]
+def commands(bench: RunHarness, end: dict[str, Any]) -> list[str]:
+    events = read_events(bench.home, end, thread="guarded")
+    return [event.arguments["command"] for event in events if event.kind == "action"]
 
 
 @pytest.mark.sampled(30)
@@ -316,9 +317,10 @@ def test_what_runs_is_what_was_approved(bench: RunHarness, name: str, place: str
         ran = read_log(work, end)
     assert ran == case.ran
     assert all(part in text for part, text in zip(case.answers, answers(end), strict=True)), answers(end)
-    assert [event["index"] for event in end["events"]] == list(range(len(end["events"])))
+    events = read_events(bench.home, end, thread="guarded")
+    assert [event.index for event in events] == list(range(len(events)))
     expected = case.commands or [f"echo {word} >> log" for word in case.ran]
-    assert commands(end) == expected
+    assert commands(bench, end) == expected
 
 
 class NodeState(MessagesState, SandboxState):
@@ -475,7 +477,7 @@ def test_a_fork_with_an_edited_call_runs_the_edited_call(bench: RunHarness) -> N
         fork = agent.update_state(before.config, {"messages": [edited]}, as_node="model")
         end = invoke(agent, None, False) if fork is None else agent.invoke(None, fork)
         assert read_log(work, end) == ["RIGHT", "two"]
-        assert commands(end) == ["echo RIGHT >> log", TWO]
+        assert commands(bench, end) == ["echo RIGHT >> log", TWO]
         again = agent.invoke(None, before.config)  # and the other branch again
         assert read_log(work, again) == ["WRONG", "two"]
 
@@ -532,7 +534,7 @@ def test_a_crash_after_a_call_does_not_repeat_it(
                 end = invoke(agent, None, False)
                 assert read_log(work, end) == ["tried", "one", "fallback", "one", "two"]
     assert outside.read_text().split() == ["tried", "one", "fallback", "one", "two"]
-    assert len(end["events"]) == 6
+    assert len(read_events(bench.home, end, thread="guarded")) == 6
 
 
 def test_another_call_after_a_crash_replaces_the_one_before_it(bench: RunHarness) -> None:
@@ -548,7 +550,7 @@ def test_another_call_after_a_crash_replaces_the_one_before_it(bench: RunHarness
         model = scripted_model(shell(ONE, TWO), "Done.")
         end = invoke(create_agent(model, middleware=middleware, checkpointer=work.saver), None, False)
         assert read_log(work, end) == ["edited", "two"]
-        assert commands(end) == ["echo edited >> log", TWO]
+        assert commands(bench, end) == ["echo edited >> log", TWO]
 
 
 @pytest.mark.slow
@@ -569,7 +571,7 @@ def test_a_review_keeps_what_a_guard_hid(bench: RunHarness) -> None:
         agent = create_agent(model, middleware=middleware, checkpointer=work.saver)
         end = play(agent, ({"decision": "refuse"},))
         assert b"n * 3" in work.enter(end["sandbox_state"]).read_file("pkg/core.py")
-    assert len(end["events"]) == 2
+    assert len(read_events(bench.home, end, thread="guarded")) == 2
     assert len(end["records"]) == 1
 
 
