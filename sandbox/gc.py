@@ -319,12 +319,16 @@ def remove_dead_owners(backend: BackendName, names: re.Pattern[str]) -> None:
     """
     if backend == "docker":
         containers = [each for each in list_docker_resources() if each.kind == "container" and each.is_stale]
-        if dead := {each.owner for each in containers if names.fullmatch(each.owner)}:
-            remove_owned(dead, kept_images=None)
+        remove_objects(each for each in containers if names.fullmatch(each.owner))
         return
     for path in _list_directory(ownership.runs_directory()):
-        if names.fullmatch(path.name) and ownership.is_held(path.name) is False:
-            processes.remove_run(path.name)
+        if not names.fullmatch(path.name) or ownership.is_held(path.name) is not False:
+            continue
+        # A process that needs this owner now waits, and starts again.
+        with ownership.claim(path.name) as is_alone, contextlib.suppress(FileNotFoundError):
+            if is_alone:
+                processes.kill_run_processes(path)
+                remove_tree(set_aside(path))
 
 
 def _list_containers(owner: str | None, sizes: bool = False) -> list[Mapping[str, Any]]:

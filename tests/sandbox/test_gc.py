@@ -289,14 +289,30 @@ print(ended)
 """
 
 
+_DEAD_OWNER_COLLECTOR = """
+import os, re, sys
+from langgraph_takeover.sandbox import gc, ownership
+
+ended, run = 0, ownership.runs_directory() / "again"
+while not os.path.exists(sys.argv[1]):
+    existed = run.exists()
+    gc.remove_dead_owners("process", re.compile("again"))
+    ended += existed and not run.exists()
+print(ended)
+"""
+
+
 @pytest.mark.slow
-def test_a_run_that_starts_during_collection_keeps_its_files(harness: GcHarness, tmp_path: Path) -> None:
+@pytest.mark.parametrize("collector", [_COLLECTOR, _DEAD_OWNER_COLLECTOR], ids=["all", "dead owners"])
+def test_a_run_that_starts_during_collection_keeps_its_files(
+    harness: GcHarness, tmp_path: Path, collector: str
+) -> None:
     env, end = harness.environment(), tmp_path / "end"
 
     def begin(*argv: str) -> subprocess.Popen[str]:
         return subprocess.Popen([sys.executable, "-c", *argv], cwd=ROOT, env=env, stdout=-1, text=True)
 
-    collectors = [begin(_COLLECTOR, str(end)) for _ in range(2)]
+    collectors = [begin(collector, str(end)) for _ in range(2)]
     newcomers = [begin(_NEWCOMER, "100") for _ in range(2)]
     assert [int(one.communicate(timeout=60)[0]) for one in newcomers] == [0, 0]
     end.touch()
