@@ -254,13 +254,12 @@ def list_holders(owner: str) -> list[int]:
 @contextlib.contextmanager
 def claim(owner: str) -> Iterator[bool]:
     """Lock a run against every process, if no living process holds it. A process that needs it waits, and starts again."""
-    # Without a file a newcomer could not be made to wait.
-    os.close(os.open(_lock_path(owner), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE_S)  # another collector may just be looking at it
-        with _try_exclusive_lock(_lock_path(owner)) as is_alone:
-            if is_alone and _lock_path(owner).exists():
+        # Without a file a newcomer could not be made to wait.
+        with _try_exclusive_lock(_lock_path(owner), create=True) as is_alone:
+            if is_alone:
                 yield True
                 if owner != BASES_LOCK and not os.path.lexists(runs_directory() / owner):
                     _lock_path(owner).unlink(missing_ok=True)
@@ -353,10 +352,11 @@ def _lock_path(owner: str) -> Path:
 
 
 @contextlib.contextmanager
-def _try_exclusive_lock(lock: Path) -> Iterator[bool]:
-    """Take an exclusive lock, if it is free."""
+def _try_exclusive_lock(lock: Path, *, create: bool = False) -> Iterator[bool]:
+    """Take an exclusive lock, if it is free. A missing file counts as free, and is not locked unless it is created."""
+    created = os.O_CREAT if create else 0
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | created, 0o600)
     except FileNotFoundError:
         yield True
         return

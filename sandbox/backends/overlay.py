@@ -279,12 +279,11 @@ def _unavailable_reason() -> str | None:
 def create_layer_directory(owner: str) -> Path:
     """Create a directory for one more layer of a run, which this process now holds."""
     run = ownership.runs_directory() / owner
+    ownership.hold(owner)  # from now on, garbage collection leaves the run's directory
+    ownership.require_disk_space(ownership.ensure_directory(run))
     while True:
-        ownership.require_disk_space(ownership.ensure_directory(run))
-        ownership.hold(owner)
         directory = run / secrets.token_hex(4)
-        # Garbage collection may have removed the run's directory before this process held it.
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
+        with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o711)
             break
     ownership.give_to_owner(directory)
