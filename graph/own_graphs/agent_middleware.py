@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
@@ -35,6 +35,7 @@ from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Action, Event, HandoffPoint, PointKind
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief, wait_for_review
+from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
 from langgraph_takeover.nodes.model.endpoint_rules import ConversationRepair, complete_turns, repair_replies
 from langgraph_takeover.nodes.model.message_content import adapt_messages, mark_client
@@ -228,11 +229,25 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         (await self._sandboxes.acurrent(state)).last_messages.add(str(state["messages"][-1].id))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Send messages that strict endpoints accept, and make the ids of calls in the reply unique."""
+        """Send messages that strict endpoints accept, and make the ids of calls in the reply unique.
+
+        Raises SettingsError if another tool replaces one of the sandbox's.
+        """
+        self._require_own_tools(request.tools)
         return self._messages.call(request, handler)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        self._require_own_tools(request.tools)
         return await self._messages.acall(request, handler)
+
+    def _require_own_tools(self, tools: Iterable[Any]) -> None:
+        """Raise SettingsError for another tool with a name of ours: LangChain keeps the last one, without a word."""
+        for each in tools:
+            if isinstance(each, BaseTool) and each.name in self._names and not isinstance(each, _SandboxTool):
+                raise SettingsError(
+                    f"tools: another tool named {each.name!r} replaces the sandbox's and would run outside of it (rename it, "
+                    "for instance ShellToolMiddleware(tool_name='host_shell'))"
+                )
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
@@ -347,7 +362,9 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             return await work.run_blocking(lambda: self._run_call(call, runtime, placed))
 
     def _run_call(self, call: ToolCall, runtime: ToolRuntime[Any, Any], placed: PlacedCall) -> ToolResult:
-        """Run a call as the last wrapper passed it on, once."""
+        """Run a call as the last wrapper passed it on, once. A call that has an answer, such as a refusal, does not run."""
+        if placed.answer is not None:
+            return placed.answer
         action = _parse_call(call)
         if isinstance(action, UnreadableReply):
             return refuse(call, action.correction)

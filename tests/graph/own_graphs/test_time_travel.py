@@ -264,7 +264,9 @@ def test_an_interrupted_subgraph_is_answered_in_each_fork(player: Player, checkp
     assert player.show(player.invoke(graph, Command(resume="late"))) == words(
         "first", "asked", "late", "second-a"
     )
-    again = player.invoke(graph, Command(resume="other"), asked)  # LangGraph keeps a checkpoint's first answer
+    again = player.invoke(
+        graph, Command(resume="other"), asked
+    )  # LangGraph keeps a checkpoint's first answer
     assert player.show(again) == words("first", "asked", again["answer"], "second-a")
 
 
