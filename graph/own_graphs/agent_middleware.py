@@ -417,15 +417,19 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     ) -> HandoffRecord:
         """Save the record of a point, or return the one that an interrupted step has saved."""
         store, name = session.records, build_record_id(session.thread, point)
+        checkpoint = runtime.execution_info.checkpoint_id if runtime.execution_info else ""
         record_id = f"{name}.{state['sandbox_state'][-12:]}"
-        if record_id in store.list_ids():
+        known = store.list_ids()
+        if record_id in known and store.load(record_id).checkpoint_id != checkpoint:
+            record_id = f"{record_id}.{checkpoint[-12:]}"  # a fork may be reviewed otherwise
+        if record_id in known:
             return store.load(record_id)
         return save_record(
             session,
             cast(AgentState, state),
             point,
             record_id=record_id,
-            checkpoint=runtime.execution_info.checkpoint_id if runtime.execution_info else "",
+            checkpoint=checkpoint,
             predecessor=self._model_name,
         )
 

@@ -319,7 +319,7 @@ def test_a_tool_with_a_name_of_ours(sandboxes: Sandboxes, tmp_path: Path, other:
     agent = build(
         sandboxes, "after", build_sequence_model(shell(ONE)), *shells, tools=[] if shells else [outside]
     )
-    with pytest.raises(SettingsError, match="'shell'.*rename it"):
+    with pytest.raises(SettingsError, match=r"'shell'.*rename it"):
         play(agent, is_async=is_async)
     assert not (tmp_path / "outside" / "log").exists()
     if shells:
