@@ -272,6 +272,17 @@ def test_personal_data_is_removed_from_messages_only(
 
 
 @PLACES
+def test_results_are_cleared_for_the_model_only(sandboxes: Sandboxes, place: str) -> None:
+    model = build_sequence_model(shell(f"{ONE}; cat log", text="1"), shell(TWO, text="2"), "Done.")
+    editing = ContextEditingMiddleware(edits=[ClearToolUsesEdit(trigger=1, keep=0)])
+    end = play(build(sandboxes, place, model, editing))
+    assert {each.text for each in model.seen[-1] if isinstance(each, ToolMessage)} == {"[cleared]"}
+    assert "one" in results(end)[0]
+    assert "one" in end["events"][1]["text"]
+    assert read_words(sandboxes, end) == BOTH
+
+
+@PLACES
 def test_a_list_of_tasks_beside_a_command(sandboxes: Sandboxes, place: str) -> None:
     todos = [{"content": "Count.", "status": "in_progress"}]
     both = reply(("shell", {"command": ONE}), ("write_todos", {"todos": todos}), ("shell", {"command": TWO}))
