@@ -215,6 +215,7 @@ def test_an_update_continues_with_the_files_of_its_checkpoint(player: Player) ->
     assert player.show(end) == words("first", "second-b", "first", "second-c")
 
 
+@pytest.mark.cases(1)
 def test_an_update_can_choose_the_files_of_another_checkpoint(player: Player) -> None:
     graph = player.chain(note)
     for word in ("a", "b", "c"):
@@ -270,6 +271,7 @@ def test_an_interrupted_subgraph_is_answered_in_each_fork(player: Player, checkp
     assert player.show(again) == words("first", "asked", again["answer"], "second-a")
 
 
+@pytest.mark.cases(1)
 def test_a_subgraph_is_changed_at_its_own_checkpoint(player: Player) -> None:
     inner = player.chain(first, ask)
     builder = StateGraph(State).add_node("inner", inner).add_edge(START, "inner")
@@ -285,6 +287,7 @@ def test_a_subgraph_is_changed_at_its_own_checkpoint(player: Player) -> None:
     assert player.show({"sandbox_state": base}) == words("first")
 
 
+@pytest.mark.cases(1)
 def test_a_fork_that_goes_elsewhere(player: Player) -> None:
     def choose(state: State) -> Steps:
         seen = yield write("chose")
