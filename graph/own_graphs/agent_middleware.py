@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
@@ -37,6 +37,7 @@ from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Action, Event, HandoffPoint, PointKind
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief, wait_for_review
+from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
 from langgraph_takeover.nodes.model.endpoint_rules import ConversationRepair, complete_turns, repair_replies
 from langgraph_takeover.nodes.model.message_content import adapt_messages, mark_client
@@ -244,20 +245,31 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Make the records of new handoff points; send messages that strict endpoints accept.
 
-        The ids of calls in the reply become unique.
+        The ids of calls in the reply become unique. Raises SettingsError if another tool replaces one of the sandbox's.
         """
+        self._require_own_tools(request.tools)
         work = self._sandboxes.current(request.state)
         update = self._check_points(work, request.state, request.runtime) or {}
         request, notes = _add_notes(request, update)
         return _add_update(self._messages.call(request, handler), update, notes)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        self._require_own_tools(request.tools)
         work = await self._sandboxes.acurrent(request.state)
         update = (
             await work.run_blocking(lambda: self._check_points(work, request.state, request.runtime)) or {}
         )
         request, notes = _add_notes(request, update)
         return _add_update(await self._messages.acall(request, handler), update, notes)
+
+    def _require_own_tools(self, tools: Iterable[Any]) -> None:
+        """Raise SettingsError for another tool with a name of ours: LangChain keeps the last one, without a word."""
+        for each in tools:
+            if isinstance(each, BaseTool) and each.name in self._names and not isinstance(each, _SandboxTool):
+                raise SettingsError(
+                    f"tools: another tool named {each.name!r} replaces the sandbox's and would run outside of it (rename it, "
+                    "for instance ShellToolMiddleware(tool_name='host_shell'))"
+                )
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
@@ -371,7 +383,9 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             return await work.run_blocking(lambda: self._run_call(call, runtime, placed))
 
     def _run_call(self, call: ToolCall, runtime: ToolRuntime[Any, Any], placed: PlacedCall) -> ToolResult:
-        """Run a call as the last wrapper passed it on, once."""
+        """Run a call as the last wrapper passed it on, once. A call that has an answer, such as a refusal, does not run."""
+        if placed.answer is not None:
+            return placed.answer
         action = _parse_call(call)
         if isinstance(action, UnreadableReply):
             return refuse(call, action.correction)
@@ -428,15 +442,19 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     ) -> HandoffRecord:
         """Save the record of a point, or return the one that an interrupted step has saved."""
         store, name = session.records, build_record_id(session.thread, point)
+        checkpoint = runtime.execution_info.checkpoint_id if runtime.execution_info else ""
         record_id = f"{name}.{state['sandbox_state'][-12:]}"
-        if record_id in store.list_ids():
+        known = store.list_ids()
+        if record_id in known and store.load(record_id).checkpoint_id != checkpoint:
+            record_id = f"{record_id}.{checkpoint[-12:]}"  # a fork may be reviewed otherwise
+        if record_id in known:
             return store.load(record_id)
         return save_record(
             session,
             cast(AgentState, state),
             point,
             record_id=record_id,
-            checkpoint=runtime.execution_info.checkpoint_id if runtime.execution_info else "",
+            checkpoint=checkpoint,
             predecessor=self._model_name,
         )
 
@@ -459,9 +477,11 @@ class _PolicyMiddleware(SandboxMiddleware):
         return await work.run_blocking(lambda: self._check_points(work, state, runtime))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        self._require_own_tools(request.tools)
         return self._messages.call(request, handler)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        self._require_own_tools(request.tools)
         return await self._messages.acall(request, handler)
 
 

@@ -67,6 +67,8 @@ class PlacedCall:
     earlier: Mapping[str | None, int]
     """Places of the sandbox's earlier calls without an answer, by their ids."""
     config: Mapping[str, Any]
+    answer: ToolMessage | None = None
+    """The answer that a middleware or a person gave before the step, so that the call does not run."""
     refusal: str | None = None
     ran: int = 0
     """How many attempts ran, or were found in the journal."""
@@ -155,7 +157,7 @@ class CallOrder:
         with self._changed:
             known = step.calls.get(place)
             if known is None or known.config is not runtime.config:
-                known = PlacedCall(self, step, place, earlier, runtime.config)
+                known = PlacedCall(self, step, place, earlier, runtime.config, answered.get(call_id))
                 if ids[call_id] > 1:
                     known.refusal = _REPEATED_ID
                 else:
@@ -362,14 +364,14 @@ def refuse(call: ToolCall, reason: str | None) -> ToolMessage:
     return ToolMessage(reason or "", tool_call_id=call["id"], name=call["name"], status="error")
 
 
-def _find_reply(messages: Any) -> tuple[AIMessage, set[str]]:
-    """Return the last reply, and the ids of its calls that have answers."""
-    answered: set[str] = set()
+def _find_reply(messages: Any) -> tuple[AIMessage, dict[str | None, ToolMessage]]:
+    """Return the last reply, and the answers that its calls have, by their ids."""
+    answered: dict[str | None, ToolMessage] = {}
     for message in reversed(messages):
         if isinstance(message, AIMessage):
             return message, answered
         if isinstance(message, ToolMessage):
-            answered.add(message.tool_call_id)
+            answered[message.tool_call_id] = message
     return AIMessage(""), answered
 
 

@@ -90,6 +90,25 @@ def test_an_offered_handoff_completes(bench: RunHarness) -> None:
     assert len(model.seen) == 4
 
 
+def test_a_fork_of_the_source_is_delivered_by_itself(bench: RunHarness) -> None:
+    """The first branch is delivered and rolled back; nothing of it reaches the successor of the other branch."""
+    first = offer_first_record(bench)
+    look = "```bash\ngrep return pkg/core.py\n```"
+    deliver_record(bench, first, scripted_model(UNDERSTOOD, look, DONE))
+    roll_back(bench.home, first.id, by="operator", reason="another try", sandbox=bench.spec)
+    early = next(each for each in bench.home.history("thread") if each.next == ("think",) and each.step == 0)
+    other = scripted_model(EDIT.replace("n * 3", "n * 4"), DONE)
+    forked = bench.resume(other, checkpoint=early.checkpoint, points=("first_source_edit",), policy="stop")
+    (record,) = forked.state["records"]
+    second = hand_over(bench.home, record, target="tester", source="writer")
+    assert (record != RECORD, second.id != first.id) == (True, True)
+    done = deliver_record(bench, second, scripted_model(UNDERSTOOD, look, DONE))
+    assert done.outcome is not None
+    assert (done.handoff.state, done.outcome.patch) == ("completed", "")
+    assert "return n * 4" in done.outcome.diff_from_base
+    assert "n * 3" not in str(done.outcome)
+
+
 def test_the_source_is_fenced_off_from_acceptance_on(bench: RunHarness) -> None:
     model = scripted_model(EDIT, *["```bash\nsleep 0\n```"] * 50, DONE)
     with bench.open_run(model, points=("first_source_edit",), run_id="run") as writing:

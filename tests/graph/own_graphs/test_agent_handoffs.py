@@ -65,7 +65,10 @@ class _SequenceModel(Scripted):
     """A model that sends its replies in order, whatever the messages are."""
 
     def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
-        return super()._generate([AIMessage("sent")] * len(self.seen), *args, **kwargs)
+        try:
+            return super()._generate([AIMessage("sent")] * len(self.seen), *args, **kwargs)
+        finally:
+            self.seen[-1] = [*messages]
 
 
 def build_sequence_model(*replies: Any) -> Scripted:

@@ -373,6 +373,19 @@ def test_a_person_reviews(bench: RunHarness, decision: str) -> None:
     assert record.review.decision == decision
 
 
+def test_a_fork_is_reviewed_by_itself(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        agent = build(work, scripted_model(shell(EDIT), "Done."), policy="review")
+        agent.invoke(ask(), CONFIG)
+        asked = agent.get_state(CONFIG).config
+        first = agent.invoke(Command(resume={"decision": "approve"}), CONFIG)
+        agent.invoke(None, agent.update_state(asked, {}, as_node="tools"))
+        second = agent.invoke(Command(resume={"decision": "refuse"}), CONFIG)
+    assert second["messages"][-1].text == "Done."
+    reviews = [bench.home.records.load(each["records"][0]).review for each in (first, second)]
+    assert [each.decision for each in reviews if each] == ["approve", "refuse"]
+
+
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_successor_takes_over(bench: RunHarness, name: Any) -> None:

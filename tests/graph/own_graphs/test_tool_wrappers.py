@@ -1,4 +1,4 @@
-"""What runs is what was approved: LangChain's middleware and a user's guards, before and after ours.
+"""What runs is what was approved: a user's guards, before and after our middleware.
 
 Each case is one reply with two calls. Guards and persons answer the calls, change them, stop them or repeat them. The
 file `log`, the events and the answers to the model must agree, and no call may wait for one that never runs.
@@ -13,22 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import (
-    ClearToolUsesEdit,
-    ContextEditingMiddleware,
-    HumanInTheLoopMiddleware,
-    LLMToolEmulator,
-    LLMToolSelectorMiddleware,
-    ModelCallLimitMiddleware,
-    ModelRetryMiddleware,
-    PIIMiddleware,
-    TodoListMiddleware,
-    ToolCallLimitMiddleware,
-    ToolErrorMiddleware,
-    ToolRetryMiddleware,
-)
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import AgentMiddleware
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -36,6 +23,7 @@ from langgraph.types import Command, interrupt
 from langgraph_supervisor import create_supervisor
 from langgraph_swarm import create_handoff_tool, create_swarm
 
+from langgraph_takeover import Home
 from langgraph_takeover.errors import EarlierCallError
 from langgraph_takeover.graph import swarm as views
 from langgraph_takeover.graph.own_graphs import call_order
@@ -186,52 +174,6 @@ class Case(NamedTuple):
 BOTH = ["one", "two"]
 OK = "[exit code 0]"
 CASES = {
-    "approve": Case(lambda: [review()], BOTH, [OK, OK], (decide(APPROVE, APPROVE),)),
-    "edit": Case(lambda: [review()], ["edited", "two"], ["Executed instead", OK], (decide(EDIT, APPROVE),)),
-    "edit to another tool": Case(
-        lambda: [review()], ["edited", "two"], ["Executed instead", OK], (decide(EDITOR, APPROVE),),
-        commands=["create", TWO],
-    ),
-    "reject the first": Case(lambda: [review()], ["two"], ["No.", OK], (decide(REJECT, APPROVE),)),
-    "reject the second": Case(lambda: [review()], ["one"], [OK, "No."], (decide(APPROVE, REJECT),)),
-    "respond": Case(lambda: [review()], ["two"], ["A person did it.", OK], (decide(RESPOND, APPROVE),)),
-    "reject all": Case(lambda: [review()], [], ["No.", "No."], (decide(REJECT, REJECT),)),
-    "review each call": Case(
-        lambda: [review(interrupt_mode="per_call")], ["two"], ["No.", OK], ([REJECT, APPROVE],)
-    ),
-    "edit each call": Case(
-        lambda: [review(interrupt_mode="per_call")], ["edited", "two"], ["Executed", OK], ([EDIT, APPROVE],)
-    ),
-    "call limit": Case(lambda: [ToolCallLimitMiddleware(run_limit=1)], ["one"], [OK, "limit"]),
-    "retry": Case(
-        lambda: [ToolRetryMiddleware(initial_delay=0.3, jitter=False), Guard(Flaky(2))], BOTH, [OK, OK]
-    ),
-    "retry and give up": Case(
-        lambda: [ToolRetryMiddleware(max_retries=1, initial_delay=0, jitter=False), Guard(Flaky(9))],
-        ["two"], ["failed after 2 attempts", OK],
-    ),
-    "errors as answers": Case(
-        lambda: [ToolErrorMiddleware(lambda *_: "Sorry."), Guard(Flaky(1))], ["two"], ["Sorry.", OK]
-    ),
-    "emulator": Case(
-        lambda: [LLMToolEmulator(model=build_sequence_model("Emulated.", "Emulated."))],
-        [], ["Emulated.", "Emulated."],
-    ),
-    "selector": Case(
-        lambda: [LLMToolSelectorMiddleware(model=build_sequence_model(*[SELECTION] * 4))], BOTH, [OK, OK]
-    ),
-    "redaction": Case(
-        lambda: [PIIMiddleware("email", apply_to_tool_results=True)],
-        ["a@b.example", "two"], ["[REDACTED_EMAIL]", OK],
-        calls=("echo a@b.example | tee -a log", TWO), commands=["echo a@b.example | tee -a log", TWO],
-    ),
-    "context editing": Case(
-        lambda: [ContextEditingMiddleware(edits=[ClearToolUsesEdit(trigger=1, keep=0)])], BOTH, [OK, OK]
-    ),
-    "model middleware": Case(
-        lambda: [ModelCallLimitMiddleware(run_limit=9), ModelRetryMiddleware(), TodoListMiddleware()],
-        BOTH, [OK, OK],
-    ),
     "guard refuses": Case(lambda: [Guard(refuse)], ["two"], ["Refused.", OK]),
     "guard refuses the second": Case(lambda: [Guard(refuse, "two")], ["one"], [OK, "Refused."]),
     "guard edits": Case(lambda: [Guard(edit)], ["edited", "two"], [OK, OK]),
@@ -253,9 +195,6 @@ CASES = {
         lambda: [Guard(answer_itself_after_running)], BOTH, ["[removed]", OK]
     ),
 }  # fmt: skip
-SELECTION = AIMessage(
-    "", tool_calls=[{"name": "ToolSelectionResponse", "args": {"tools": ["shell", "editor"]}, "id": "s"}]
-)
 
 
 def hold(bench: RunHarness) -> Any:
@@ -290,37 +229,44 @@ def answers(end: dict[str, Any]) -> list[str]:
     return [text for _, text in sorted(found.items())]
 
 
-def commands(bench: RunHarness, end: dict[str, Any]) -> list[str]:
-    events = read_events(bench.home, end, thread="guarded")
+def commands(home: Home, end: dict[str, Any]) -> list[str]:
+    events = read_events(home, end, thread=CONFIG["configurable"]["thread_id"])
     return [event.arguments["command"] for event in events if event.kind == "action"]
 
 
-@pytest.mark.sampled(30)
-@pytest.mark.cases(14)
-@pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
+def list_places(cases: dict[str, Case]) -> list[Any]:
+    """Return the parameters of a test of some cases, with the others' middleware before and after ours."""
+    return [
         pytest.param(name, place, marks=[pytest.mark.slow] if place == "after" else [])
-        for name in CASES
-        for place in CASES[name].places.split()
-    ],
-)
-def test_what_runs_is_what_was_approved(bench: RunHarness, name: str, place: str, is_async: bool) -> None:
-    case = CASES[name]
+        for name in cases
+        for place in cases[name].places.split()
+    ]
+
+
+def play_case(
+    home: Home, sandboxes: Any, saver: Any, case: Case, place: str, is_async: bool
+) -> dict[str, Any]:
+    """Run an agent with a case's middleware; check its answers and events, and return its end."""
     model = scripted_model(shell(*case.calls), "Done.")
-    with hold(bench) as work:
-        sandboxed, others = [SandboxMiddleware(work)], case.middleware()
-        middleware = others + sandboxed if place == "before" else sandboxed + others
-        agent = create_agent(model, middleware=middleware, checkpointer=work.saver)
-        end = play(agent, case.resume, is_async=is_async)
-        ran = read_log(work, end)
-    assert ran == case.ran
+    sandboxed, others = [SandboxMiddleware(sandboxes)], case.middleware()
+    middleware = others + sandboxed if place == "before" else sandboxed + others
+    agent = create_agent(model, middleware=middleware, checkpointer=saver)
+    end = play(agent, case.resume, is_async=is_async)
     assert all(part in text for part, text in zip(case.answers, answers(end), strict=True)), answers(end)
-    events = read_events(bench.home, end, thread="guarded")
+    events = read_events(home, end, thread=CONFIG["configurable"]["thread_id"])
     assert [event.index for event in events] == list(range(len(events)))
-    expected = case.commands or [f"echo {word} >> log" for word in case.ran]
-    assert commands(bench, end) == expected
+    assert commands(home, end) == (case.commands or [f"echo {word} >> log" for word in case.ran])
+    return end
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.cases(5)
+@pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
+@pytest.mark.parametrize(("name", "place"), list_places(CASES))
+def test_what_runs_is_what_was_approved(bench: RunHarness, name: str, place: str, is_async: bool) -> None:
+    with hold(bench) as work:
+        end = play_case(bench.home, work, work.saver, CASES[name], place, is_async)
+        assert read_log(work, end) == CASES[name].ran
 
 
 class NodeState(MessagesState, SandboxState):
@@ -477,7 +423,7 @@ def test_a_fork_with_an_edited_call_runs_the_edited_call(bench: RunHarness) -> N
         fork = agent.update_state(before.config, {"messages": [edited]}, as_node="model")
         end = invoke(agent, None, False) if fork is None else agent.invoke(None, fork)
         assert read_log(work, end) == ["RIGHT", "two"]
-        assert commands(bench, end) == ["echo RIGHT >> log", TWO]
+        assert commands(bench.home, end) == ["echo RIGHT >> log", TWO]
         again = agent.invoke(None, before.config)  # and the other branch again
         assert read_log(work, again) == ["WRONG", "two"]
 
@@ -550,7 +496,7 @@ def test_another_call_after_a_crash_replaces_the_one_before_it(bench: RunHarness
         model = scripted_model(shell(ONE, TWO), "Done.")
         end = invoke(create_agent(model, middleware=middleware, checkpointer=work.saver), None, False)
         assert read_log(work, end) == ["edited", "two"]
-        assert commands(bench, end) == ["echo edited >> log", TWO]
+        assert commands(bench.home, end) == ["echo edited >> log", TWO]
 
 
 @pytest.mark.slow

@@ -549,6 +549,17 @@ def test_a_fork_has_its_own_children(bench: RunHarness) -> None:
     assert own.startswith(f"{first_of}.")
 
 
+def test_a_fork_before_the_merge_has_its_own_children(bench: RunHarness) -> None:
+    """The same call at another checkpoint: its children run again, with their own results."""
+    model = agents([calling(goal="GOAL"), DONE], GOAL=["```bash\necho a > a.txt\n```", DONE])
+    run(bench, model)
+    (called,) = [each for each in bench.home.history("thread") if each.next == ("delegate",)]
+    other = agents([calling(goal="GOAL"), DONE], GOAL=["```bash\necho b > b.txt\n```", DONE])
+    with bench.open_run(other, delegation=Delegation()) as held:
+        outcome = held.resume(checkpoint=held.update_state({}, checkpoint=called.checkpoint))
+    assert paths(results(outcome.state)[0].changes) == ["b.txt"]
+
+
 def test_a_childs_thread_that_exists_already(bench: RunHarness) -> None:
     bench.run(agents([DONE]), thread="thread.0.0")
     with pytest.raises(ThreadExistsError, match=r"'thread\.0\.0' already holds"):

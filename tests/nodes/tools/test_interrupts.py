@@ -101,6 +101,28 @@ def test_within_one_run(bench: RunHarness) -> None:
     assert get_shown_lines(done.state) == ["asked"]
 
 
+def test_a_fork_gets_its_own_answer(bench: RunHarness) -> None:
+    @tool
+    def write_answer(config: RunnableConfig) -> str:
+        """Ask a person, and write the answer down."""
+        answer = interrupt("Deploy?")
+        config["configurable"]["sandbox"].run(f"echo {answer} >>notes.txt", timeout_s=10)
+        return f"They say {answer}."
+
+    model = scripted_model(textual("write_answer"), SHOW, DONE)
+    start(bench, model, write_answer)
+    (waiting,) = [each for each in bench.home.history("thread") if each.next == ("tool",)]
+    options: Any = {"tools": (write_answer,)}
+    for answer in ("yes", "no"):
+        if answer == "no":
+            with bench.open_run(model, **options) as held:
+                fork = held.update_state({}, checkpoint=waiting.checkpoint)
+                assert held.resume(checkpoint=fork).question is not None
+        done = bench.resume(model, answer, **options)
+        assert [event.text for event in results(done.state, "write_answer")] == [f"They say {answer}."]
+        assert get_shown_lines(done.state) == [answer]
+
+
 def test_an_empty_answer_is_an_answer(bench: RunHarness) -> None:
     """LangGraph would take it for a mapping of answers by question."""
     model = scripted_model(textual("ask", question="?"), DONE)
