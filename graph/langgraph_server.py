@@ -1,4 +1,4 @@
-"""LangGraph's server: who may use it, and its checkpoints in a database of their own."""
+"""LangGraph's server: who may use it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph_sdk import Auth
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -25,39 +23,6 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.graph.mcp.transports import ConnectionGuard
-
-DATABASE_PATH = Path(".langgraph_api", "checkpoints.sqlite")
-"""Beside the server's other files, in its working directory."""
-
-
-class ServerSaver(AsyncSqliteSaver):
-    """LangGraph's SQLite saver, with what the server needs to roll back a run."""
-
-    async def adelete_for_runs(self, run_ids: Iterable[str]) -> None:
-        await self.setup()
-        async with self.lock, self.conn.cursor() as cursor:
-            for run_id in run_ids:
-                of_run = "json_extract(CAST(metadata AS TEXT), '$.run_id') = ?"
-                await cursor.execute(
-                    "DELETE FROM writes WHERE (thread_id, checkpoint_ns, checkpoint_id) IN "
-                    f"(SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE {of_run})",
-                    (str(run_id),),
-                )
-                await cursor.execute(f"DELETE FROM checkpoints WHERE {of_run}", (str(run_id),))
-            await self.conn.commit()
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        await self.setup()  # the overridden method forgets these
-        await super().adelete_thread(thread_id)
-
-
-@asynccontextmanager
-async def open_server_saver() -> AsyncIterator[ServerSaver]:
-    """For `langgraph.json`; the server opens it once per event loop."""
-    DATABASE_PATH.parent.mkdir(exist_ok=True)
-    async with ServerSaver.from_conn_string(str(DATABASE_PATH)) as saver:
-        yield saver  # type: ignore[misc]  # from_conn_string makes a saver of the class that it is called on
-
 
 TOKEN_VARIABLE = "TAKEOVER_STUDIO_TOKEN"
 ORIGINS_VARIABLE = "TAKEOVER_STUDIO_ORIGINS"

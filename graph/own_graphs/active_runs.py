@@ -5,7 +5,9 @@ LangGraph has no event for the end of a run, but it reports its runs to LangChai
 
 from __future__ import annotations
 
+import asyncio
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Protocol
@@ -37,6 +39,8 @@ class RunWatcher(BaseCallbackHandler):
         self._outermost: dict[UUID, UUID] = {}
         self._begun_at: dict[UUID, dict[str, str]] = {}
         """For each outermost run and thread of LangGraph: an id that a checkpoint of that moment would have."""
+        self._loops: dict[UUID, asyncio.AbstractEventLoop] = {}
+        """For each outermost run that began in an event loop: that loop."""
         self._listeners: weakref.WeakSet[RunListener] = weakref.WeakSet()
 
     def add_listener(self, listener: RunListener) -> None:
@@ -52,6 +56,10 @@ class RunWatcher(BaseCallbackHandler):
         None if the run was given a checkpoint to begin with.
         """
         return self._begun_at.get(run, {}).get(thread) or None if isinstance(run, UUID) else None
+
+    def find_loop(self, run: UUID | None) -> asyncio.AbstractEventLoop | None:
+        """Return the event loop that a run began in."""
+        return None if run is None else self._loops.get(run)
 
     def has_thread(self, run: UUID, thread: str) -> bool:
         """Whether a run works on a thread."""
@@ -69,6 +77,8 @@ class RunWatcher(BaseCallbackHandler):
         self._outermost[run_id] = outermost
         if outermost == run_id:
             _begun_here.set(run_id)
+            with suppress(RuntimeError):
+                self._loops[run_id] = asyncio.get_running_loop()
         if metadata and (thread := metadata.get("thread_id")) is not None:
             threads = self._begun_at.setdefault(outermost, {})
             if str(thread) not in threads:  # the graph itself starts before its nodes
@@ -78,6 +88,7 @@ class RunWatcher(BaseCallbackHandler):
     def on_chain_end(self, *given: Any, run_id: UUID, **details: Any) -> None:
         if self._outermost.pop(run_id, None) == run_id:
             self._begun_at.pop(run_id, None)
+            self._loops.pop(run_id, None)
             for listener in [*self._listeners]:
                 listener.end_run(run_id)
 
@@ -101,6 +112,15 @@ def find_run() -> UUID | None:
     except RuntimeError:
         return None
     return watch_runs().find_outermost(getattr(callbacks, "parent_run_id", None))
+
+
+def find_other_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of the run that the calling node or tool belongs to, if it works in another OS thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return watch_runs().find_loop(find_run())
+    return None
 
 
 def find_loading_run(thread: str) -> UUID | None:

@@ -69,6 +69,9 @@ class HeldThreads:
     def resume_kept(self, thread: HeldThread) -> None:
         """Prepare what remained, for a run that has just acquired the thread."""
 
+    def abort_kept(self, thread: HeldThread) -> None:
+        """End what still works for a run that has ended: cancelling a run does not end its synchronous nodes."""
+
     def suspend_kept(self, thread: HeldThread) -> None:
         """Prepare what remains for the time after the run; the lease is released next."""
 
@@ -255,8 +258,11 @@ class HeldThreads:
                 "thread %r: not released cleanly: %s: %s", thread.name, type(error).__name__, error
             )
 
-    def release_quietly(self, thread: HeldThread, run: object) -> None:
+    def release_ended(self, thread: HeldThread, run: object) -> None:
+        """Release a thread of a run that ended in an event loop."""
         with self._log_failure(thread):
+            if self.find_held(thread.name, run) is thread:
+                self.abort_kept(thread)
             self.release(thread, run)
 
 
@@ -287,7 +293,7 @@ class _Housekeeper:
             with suppress(Empty):
                 request = self._requests.get(timeout=delay)
                 if request is not None and (owner := self._owner()) is not None:
-                    owner.release_quietly(*request)
+                    owner.release_ended(*request)
                     del owner
                 if not self._requests.empty():
                     delay = 0.0

@@ -241,6 +241,10 @@ class Sandboxes(HeldThreads):
         if thread.kept is not None:
             thread.kept.work.session.resume()
 
+    def abort_kept(self, thread: HeldThread) -> None:
+        if thread.kept is not None:
+            thread.kept.work.session.stop.abort_all()
+
     def suspend_kept(self, thread: HeldThread) -> None:
         if thread.kept is not None:
             thread.kept.work.session.suspend()

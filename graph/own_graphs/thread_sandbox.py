@@ -24,6 +24,7 @@ from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.graph.checkpoints.inspection import require_graph, resume_state_id
 from langgraph_takeover.graph.checkpoints.savers import Saver, fork_checkpoint
 from langgraph_takeover.graph.home import Home
+from langgraph_takeover.graph.own_graphs.active_runs import find_other_loop, find_run, watch_runs
 from langgraph_takeover.graph.usage_errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import effects as journal
 from langgraph_takeover.handoff.ledger import leases
@@ -191,14 +192,20 @@ def save_writes(
 
 
 def _call_saver(call: Callable[[], ResultT], acall: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-    """Return what a saver returns: in the event loop that this OS thread works for, if the saver can be awaited."""
+    """Return what a saver returns: in the event loop that this OS thread works for, if the saver can be awaited.
+
+    A saver's lock and connection belong to the event loop that uses them first.
+    """
     if (loop := event_loop.get()) is not None:
         with suppress(NotImplementedError):
             return asyncio.run_coroutine_threadsafe(acall(), loop).result()
     try:
         return call()
-    except NotImplementedError:
-        return asyncio.run(acall())
+    except NotImplementedError:  # LangGraph's server hides its saver's synchronous methods
+        loop = find_other_loop()
+        return (
+            asyncio.run(acall()) if loop is None else asyncio.run_coroutine_threadsafe(acall(), loop).result()
+        )
 
 
 class ThreadSandbox:
@@ -244,13 +251,16 @@ class ThreadSandbox:
 
         From `Sandboxes`: the one that the running graph was compiled with. Raises ThreadNotFoundError without one.
         """
-        found = self._saver or find_checkpointer()
+        found = self._find_saver()
         if found is None:
             raise ThreadNotFoundError(
                 f"thread {self.thread!r}: no graph with a checkpointer runs here (compile it with checkpointer=…, and call "
                 "this in one of its nodes or tools)"
             )
         return found
+
+    def _find_saver(self) -> BaseCheckpointSaver[str] | None:
+        return self._saver or find_checkpointer()
 
     def current(self, state: Any = None) -> ThreadSandbox:
         """Return itself: integrations take a thread's sandbox, or `Sandboxes`, which have one for each."""
@@ -377,6 +387,9 @@ class ThreadSandbox:
             if move.step == graph_task.step and graph_task.compare(move.place) == "other":
                 return move.state_after
         earlier = {move.step: move.state_after for move in moves if move.step != graph_task.step}
+        if self._find_saver() is None:  # each run begins with an empty state
+            begin = watch_runs().find_begin(find_run(), self.thread)
+            return next((state for step, state in earlier.items() if begin and step > begin), None)
         stored = self._load_step(graph_task.step, may_wait=bool(earlier))
         if stored is None:  # of another thread, or in another saver
             return None
@@ -391,7 +404,12 @@ class ThreadSandbox:
         return None
 
     def _load_step(self, step: str, *, may_wait: bool) -> CheckpointTuple | None:
-        """Return the checkpoint that a step began with. By default, LangGraph saves it while the step's nodes run."""
+        """Return the checkpoint that a step began with; None without a checkpointer.
+
+        By default, LangGraph saves it while the step's nodes run.
+        """
+        if self._find_saver() is None:
+            return None
         ends_at = time.monotonic() + (_SAVING_S if may_wait else 0)
         while (
             stored := load_checkpoint(self.saver, self._config_at(step))
@@ -442,9 +460,12 @@ class ThreadSandbox:
                 ) from error
 
         with self._claim_key(before, key, is_recorded=effects != "nothing") as effect_key:
-            stored, after = self.session.run_once(
-                effect_key, before, operate, _StoredAct.model_validate_json, effects
-            )
+            stored, after = AbortableWork(
+                self.session.stop,
+                lambda: self.session.run_once(
+                    effect_key, before, operate, _StoredAct.model_validate_json, effects
+                ),
+            ).run()
         return Act(stored.value, after, stored.changes)
 
     @contextmanager

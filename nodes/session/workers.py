@@ -116,6 +116,13 @@ class StopSignal:
                 self._is_urgent.set()
                 self._end_work()
 
+    def abort_all(self) -> None:
+        """Abort what still works in OS threads for a run that has ended."""
+        with self._abort_lock:
+            running = [*self._running]
+        for each in running:
+            self.abort_work(each)
+
     def _begin(self, mode: StopMode) -> None:
         self.cancellation.ends_waits = True
         if self.on_stop is not None:

@@ -94,6 +94,7 @@ class PipeChannel:
             code = self.process.wait(_EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
             kill_processes(find_descendants(self.process.pid))
+            self._reap_shell()
             self.process.kill()
             self.process.wait(_END_S)
             code = None
@@ -102,6 +103,14 @@ class PipeChannel:
             if pipe is not None:
                 pipe.close()
         return code if code is None or code >= 0 else 128 - code
+
+    def _reap_shell(self) -> None:
+        """Let `nsenter` reap its killed child, whose namespaces otherwise remain while the first process of a container,
+        such as a server, reaps no orphans.
+        """
+        self.process.send_signal(signal.SIGCONT)  # it stopped with its child
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_EXIT_WAIT_S)
 
 
 def find_descendants(pid: int) -> list[psutil.Process]:

@@ -253,7 +253,7 @@ def _namespaces_fix() -> str:
     for path, (shut, opened) in switches.items():
         if Path(path).is_file() and Path(path).read_text().strip() == shut:
             return f"sysctl -w {path.removeprefix('/proc/sys/').replace('/', '.')}={opened}"
-    return "in a container: start it with --privileged, or use the docker backend"
+    return "in a container: start it with --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
 
 
 def _has_quota() -> bool:

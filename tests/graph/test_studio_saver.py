@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from langgraph_takeover.graph.langgraph_server import DATABASE_PATH, ServerSaver, open_server_saver
+from langgraph_takeover.graph.checkpoints.server_saver import DATABASE_PATH, ServerSaver, open_server_saver
 
 
 async def write_thread(saver: ServerSaver, thread: str, run: str) -> None:

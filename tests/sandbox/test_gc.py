@@ -314,8 +314,11 @@ def test_a_run_that_starts_during_collection_keeps_its_files(
 
     collectors = [begin(collector, str(end)) for _ in range(2)]
     newcomers = [begin(_NEWCOMER, "100") for _ in range(2)]
-    assert [int(one.communicate(timeout=60)[0]) for one in newcomers] == [0, 0]
-    end.touch()
+    try:
+        lost = [int(one.communicate(timeout=60)[0]) for one in newcomers]
+    finally:
+        end.touch()
+    assert lost == [0, 0]
     assert sum(int(one.communicate(timeout=60)[0]) for one in collectors) > 5
 
 

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx
-import psutil
 import pytest
-from langgraph_sdk import get_sync_client
 
 from langgraph_takeover import open_home
 from langgraph_takeover.evals.models import ORACLE, ModelEntry, ModelPrice
@@ -32,12 +24,11 @@ from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox import default_backend
 
 from ...chat_server import ChatServer
+from ...langgraph_dev import DevServer, stream_reply
 from ..conftest import ROOT
 
 NODES = {"think", "next_call", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption"}
-STARTS_WITHIN_S = 120
 TOKEN = "a-token-of-the-tests-" + "x" * 32
-ENDS_WITHIN_S = 60
 FINISH = "<finish>Done.</finish>"
 
 
@@ -68,87 +59,32 @@ def answer_request(request: dict[str, Any]) -> tuple[int, bytes]:
     return (200, stream_reply(reply)) if request.get("stream") else ChatServer.reply(reply)
 
 
-def stream_reply(text: str) -> bytes:
-    """The reply as a server streams it, word by word."""
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"content": word} for word in re.findall(r"\S+\s*|\s+", text)]
-    choices: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
-    choices += [{"index": 0, "delta": {}, "finish_reason": "stop"}]
-    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    lines = [json.dumps({**head, "choices": [choice]}) for choice in choices]
-    return "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]).encode()
-
-
-class Studio:
-    """The real server on its own port, and its client."""
+class Studio(DevServer):
+    """The server with the graphs of Studio."""
 
     def __init__(self, directory: Path, base_url: str, **variables: str) -> None:
-        self.directory = directory
         self.repository = directory / "own"  # the only directory that clients may choose
-        self.variables = variables
         self.home = directory / "home"
-        self.listed = directory / ".langgraph_api" / ".langgraph_ops.pckl"
-        self._base_url = base_url
         self.models = directory / "models.yaml"
         self.models.write_text(
             f"judge:\n  model: served-judge\n  base_url: {base_url}\n  price: {{input: 1, output: 10}}\n"
             f"locked:\n  base_url: {base_url}\n  api_key_env: LAB_API_KEY\n"
         )
-        self._process: subprocess.Popen[bytes] | None = None
-        self.client: Any = None
-        self.start()
-
-    def start(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        env = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
-        env |= {
-            "PYTHONPATH": str(ROOT),
+        defaults = {
             "TAKEOVER_RUNS": str(self.home),
             "TAKEOVER_MODELS": "openai:notes,openai:reader",
             "TAKEOVER_MODELS_FILE": str(self.models),
             "TAKEOVER_STUDIO_TOKEN": TOKEN,
             "TAKEOVER_STUDIO_DIRECTORIES": str(self.repository),
             "TAKEOVER_STUDIO_UNISOLATED": "1" if default_backend(allow_process=True) == "process" else "",
-            "OPENAI_BASE_URL": self._base_url,
-            "LANGGRAPH_NO_VERSION_CHECK": "true",
-            "LANGGRAPH_CLI_NO_ANALYTICS": "1",
-            "LANGSMITH_TRACING": "false",
-            **self.variables,
+            "OPENAI_BASE_URL": base_url,
         }
-        command = ["-m", "langgraph_cli", "dev", "--config", str(ROOT / "langgraph.json"), "--no-browser"]
-        with (self.directory / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *command, "--no-reload", "--host", "127.0.0.1", "--port", str(port)],
-                cwd=self.directory,
-                env=env,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        self.url = f"http://127.0.0.1:{port}"
-        self.client = get_sync_client(url=self.url, headers={"Authorization": f"Bearer {TOKEN}"})
-        self._wait(lambda: self._is_up(port), STARTS_WITHIN_S)
-
-    def stop(self) -> None:
-        assert self._process is not None
-        self._process.terminate()
-        try:
-            self._process.wait(ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def log(self) -> str:
-        return (self.directory / "server.log").read_text(errors="replace")[-5000:]
-
-    def thread(self) -> str:
-        return str(self.client.threads.create()["thread_id"])
+        super().__init__(
+            directory,
+            ROOT / "langgraph.json",
+            headers={"Authorization": f"Bearer {TOKEN}"},
+            **defaults | variables,
+        )
 
     def run(self, thread: str | None, graph: str = "agent", **arguments: Any) -> list[Any]:
         """All parts that one run streams."""
@@ -158,12 +94,6 @@ class Studio:
     def answer(self, thread: str, value: Any) -> list[Any]:
         """Answer a review, and return the parts that the resumed run streams up to the next review."""
         return self.run(thread, input=None, command={"resume": value}, context={"policy": "review"})
-
-    def values(self, thread: str, **options: Any) -> dict[str, Any]:
-        """The values of a thread's newest checkpoint, or of the one that the options name."""
-        values = self.client.threads.get_state(thread, **options)["values"]
-        assert isinstance(values, dict)
-        return values
 
     def checkpoint(self, thread: str, step: int, node: str) -> dict[str, Any]:
         """The newest checkpoint after `step` replies whose next node is `node`."""
@@ -175,47 +105,6 @@ class Studio:
         """Raise ThreadHeldError if a run still holds the thread."""
         with open_home(self.home) as home:
             acquire(home.ledger, thread).release()
-
-    def wait_until_idle(self, thread: str) -> None:
-        """Wait for the release: the server confirms a cancellation before it releases the run."""
-        self._wait(lambda: self.client.threads.get(thread)["status"] != "busy")
-
-    def wait_until_ended(self, thread: str, run: str) -> None:
-        unfinished = ("pending", "running")
-        self._wait(lambda: self.client.runs.get(thread, run)["status"] not in unfinished, 2 * ENDS_WITHIN_S)
-
-    def wait_until_it_runs(self, command: list[str]) -> None:
-        """Wait until an agent of this server runs that command in its sandbox."""
-        assert self._process is not None
-        server = psutil.Process(self._process.pid)
-        self._wait(lambda: command in _command_lines(server))
-
-    def wait_until_listed(self, run: str) -> None:
-        """Wait until the server has saved its list of threads and runs, every ten seconds."""
-        run_id_bytes = UUID(run).int.to_bytes(16, "little")
-        self._wait(lambda: self.listed.exists() and run_id_bytes in self.listed.read_bytes())
-
-    def _wait(self, is_reached: Callable[[], bool], seconds: float = ENDS_WITHIN_S) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + seconds
-        while not is_reached():
-            assert self._process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.1)
-
-    def _is_up(self, port: int) -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/ok", timeout=5).status_code == 200
-        except httpx.TransportError:
-            return False
-
-
-def _command_lines(parent: psutil.Process) -> list[list[str]]:
-    matches = []
-    for process in parent.children(recursive=True):
-        with suppress(psutil.Error):  # the process has ended
-            matches.append(process.cmdline())
-    return matches
 
 
 @pytest.fixture(scope="module")

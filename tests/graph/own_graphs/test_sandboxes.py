@@ -26,10 +26,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
 
 from langgraph_takeover.errors import (
     FencedError,
     LedgerUnavailableError,
+    SandboxStateLostError,
     SettingsError,
     ThreadAdvancedError,
     ThreadHeldError,
@@ -522,3 +524,53 @@ def list_runs() -> list[Path]:
         for each in (Path(os.environ["TAKEOVER_HOME"]) / "runs").iterdir()
         if each.name.startswith("test-agent.")
     ]
+
+
+def test_a_cancelled_run_ends_the_command_of_a_synchronous_node(sandboxes: Sandboxes) -> None:
+    """LangGraph leaves such a node running in its OS thread."""
+
+    def node(state: State) -> State:
+        command = f"echo {state['text']} >> log; [ {state['text']} = 2 ] || sleep 30; cat log"
+        act = sandboxes.current().act(
+            "run",
+            lambda box: box.run(command, timeout_s=60).output.split(),
+            state=state.get("sandbox_state"),
+        )
+        return {"sandbox_state": act.state, "lines": act.value}
+
+    graph = (
+        StateGraph(State).add_node("node", node).add_edge(START, "node").compile(checkpointer=InMemorySaver())
+    )
+
+    async def main() -> list[str]:
+        task = asyncio.create_task(graph.ainvoke({"text": "1"}, at("ann")))
+        while not list_open(sandboxes):
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return list((await graph.ainvoke({"text": "2"}, at("ann")))["lines"])
+
+    begun_at = time.monotonic()
+    assert asyncio.run(main()) == ["2"]
+    assert time.monotonic() - begun_at < 15
+
+
+@pytest.mark.parametrize("keeps_state", [True, False])
+def test_without_a_checkpointer_each_run_begins_anew(sandboxes: Sandboxes, keeps_state: bool) -> None:
+    def node(state: Any) -> Any:
+        act = sandboxes.current().act("append", append("1"), state=state.get("sandbox_state"))
+        return {"sandbox_state": act.state, "lines": act.value}
+
+    class Lossy(TypedDict, total=False):
+        lines: list[str]
+
+    builder = StateGraph(State if keeps_state else Lossy).add_node("first", node).add_node("second", node)
+    graph = builder.add_edge(START, "first").add_edge("first", "second").compile()
+    for _ in range(2):
+        if keeps_state:
+            assert graph.invoke({}, at("ann"))["lines"] == ["1", "1"]
+        else:
+            with pytest.raises(SandboxStateLostError, match="no sandbox_state"):
+                graph.invoke({}, at("ann"))

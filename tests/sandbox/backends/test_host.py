@@ -478,3 +478,28 @@ def test_the_contract_holds_for_an_ordinary_user() -> None:
     with make_user_directory() as directory:
         output = run_python_as_user(directory, "-m", "pytest", *options, "tests/sandbox/test_contract.py")
     assert output.partition("\n\n")[0].count(".") > 100, "most were skipped"
+
+
+_CLOSE_DURING_A_COMMAND = """
+import sys, time
+from pathlib import Path
+from threading import Thread
+from langgraph_takeover.sandbox import SandboxSpec, start
+
+box = start(SandboxSpec(backend="host", directory=Path(sys.argv[1], "repository")))
+Thread(target=box.run, args=("sleep 60",), kwargs={"timeout_s": 60}, daemon=True).start()
+time.sleep(0.5)  # the command has begun
+box.close()
+"""
+_REAP_NO_ORPHANS = "import subprocess, sys; subprocess.run(sys.argv[1:], check=True, timeout=20)"
+
+
+def test_a_sandbox_closes_below_a_first_process_that_reaps_no_orphans(tmp_path: Path) -> None:
+    """Such as a server that is the first process of a container."""
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(repository)]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "base"], check=True)
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    first = ["unshare", *as_root, "--pid", "--fork", "--mount-proc", sys.executable, "-c", _REAP_NO_ORPHANS]
+    subprocess.run([*first, sys.executable, "-c", _CLOSE_DURING_A_COMMAND, tmp_path], check=True, timeout=60)
