@@ -7,6 +7,10 @@ if find_spec("deepagents") is None:
         "langgraph_takeover.deepagents needs deepagents (pip install 'langgraph-takeover[deepagents]')"
     )
 
-from langgraph_takeover.graph.own_graphs.deep_agents import SandboxBackend, SandboxFilesystemMiddleware
+from langgraph_takeover.graph.own_graphs.deep_agents import (
+    SandboxBackend,
+    SandboxFilesystemMiddleware,
+    SavedSandbox,
+)
 
-__all__ = ["SandboxBackend", "SandboxFilesystemMiddleware"]
+__all__ = ["SandboxBackend", "SandboxFilesystemMiddleware", "SavedSandbox"]

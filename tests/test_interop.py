@@ -1,4 +1,4 @@
-"""The code blocks in docs/interop.md, and those in docs/own-graphs.md, run in order as one program."""
+"""The code blocks in docs/interop.md, docs/own-graphs.md and docs/langchain-sandbox.md run, a page as one program."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 from langgraph_takeover import open_home
 from langgraph_takeover.handoff.interop import swarm_records as handoff_swarm
 from langgraph_takeover.handoff.records.record import RecordStore
+
+from .deepagents_environment import find_deepagents_python
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8")
@@ -44,11 +46,11 @@ def make_program(text: str) -> str:
     )
 
 
-def run_example(directory: Path, *command: str) -> str:
+def run_example(directory: Path, *command: str, python: str | Path = sys.executable) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
     done = subprocess.run(
-        [sys.executable, *command],
+        [python, *command],
         cwd=directory,
         env=clean | {"PYTHONPATH": path},
         capture_output=True,
@@ -97,6 +99,21 @@ def test_own_graphs_run(directory: Path) -> None:
     assert answer.startswith("The fix is in place, and the tests pass. ['chat-1.first_source_edit.")
     assert "chat-1.first_validation." in answer
     assert (team.split()[0], stat.split()[0], greeting) == ("fixer", "1", "Hello.")
+
+
+@pytest.mark.slow
+def test_the_sandbox_for_deep_agents_runs(directory: Path) -> None:
+    """In the environment of deepagents, with a scripted model."""
+    text = (ROOT / "docs" / "langchain-sandbox.md").read_text(encoding="utf-8")
+    program = "".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    command = "call_tool('execute', command='echo \"print(1)\" > hello.py && python3 hello.py')"
+    scripted = f"demo_task.ScriptedChat(replies=[demo_task.{command}, 'Written.'])"
+    program = program.replace('init_chat_model("openai:gpt-5")', scripted).replace(
+        'backend="host"', "backend=demo_task.default_backend(allow_process=True)"
+    )
+    (directory / "deep.py").write_text(f"import demo_task\n{program}")
+    shown = run_example(directory, "deep.py", python=find_deepagents_python()).split("\n")
+    assert [*filter(None, shown)] == ["hello", "Written.", "['1', '2', 'kept']", "['1']", "['1', '2']"]
 
 
 def test_names_in_the_text_exist() -> None:

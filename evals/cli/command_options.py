@@ -31,6 +31,8 @@ PANELS: dict[str, dict[str, OptionInfo]] = {
             metavar="STATE=N", help="Number of points in one state (repeatable).", show_default="all points"
         ),
         "repeats": Option(help="Takeovers per point and view."),
+        "attempts": Option(help="Attempts of each takeover; see --choose."),
+        "choose": Option(metavar="RULE", help="Attempt to keep: tests-of-the-predecessor."),
         "records_of": Option("--from", metavar="DIR", help="Reuse the predecessors of an earlier run."),
         "stages": Option(metavar="STAGES", help="Stages to run now."),
         "check_tasks": Option(
@@ -149,6 +151,8 @@ Examples:
       claude-code:openai:a
   takeover --study main --tasks verified.parquet --models models.yaml
       --predecessor a --successor a --successor b --dry-run
+  takeover --view structured --model openai:a --attempts 3
+      --choose tests-of-the-predecessor
   takeover --study main --shard 2/8 --model openai:a --out runs/shard2
   takeover --study agents --model openai:a --task-ids ledger__ledger-12
   takeover --resume --out runs/20260518-120000

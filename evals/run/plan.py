@@ -104,7 +104,8 @@ def make_plan(jobs: RunJobs) -> Plan:
     for name in STAGES:
         done = len(getattr(jobs.journals, name))
         left = max(counts[name] - done, 0)
-        low, high = (_scale(costs, left) for costs in _estimate_costs(name, config, own, graded_s))
+        runs_left = left * config.attempts if name == "takeovers" else left
+        low, high = (_scale(costs, runs_left) for costs in _estimate_costs(name, config, own, graded_s))
         lines.append(PlanLine(name, counts[name], done, low, high))
     return Plan(
         kinds, reached, expected, len(set(config.predecessors) & set(config.recordings)), tuple(lines), basis
@@ -249,7 +250,8 @@ def print_plan(
     )
     print(f"predecessors: {', '.join(config.predecessors)}; successors: {', '.join(config.successors)}")
     print(
-        f"views: {', '.join(config.views)}; repeats: {config.repeats}; prompt: {config.prompt}; sandbox: {config.sandbox}, "
+        f"views: {', '.join(config.views)}; repeats: {config.repeats}; attempts: {config.attempts}; "
+        f"prompt: {config.prompt}; sandbox: {config.sandbox}, "
         f"grading {'with' if config.grading_network else 'without'} network; out: {out}"
     )
     kinds = ", ".join(f"{number} {kind}" for kind, number in plan.points.items())

@@ -71,14 +71,22 @@ def host_errors() -> tuple[type[Exception], ...]:
 def parse_options(values: Mapping[str, Any]) -> TakeoverOptions:
     """The options of the command line. Raises RunUsageError."""
     try:
-        return TakeoverOptions.model_validate(values)
+        options = TakeoverOptions.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        choices = get_args(get_type_hints(TakeoverOptions).get(name))
+        hint = get_type_hints(TakeoverOptions).get(name)
+        choices = [
+            each for part in get_args(hint) for each in get_args(part) or (part,) if each is not type(None)
+        ]
         known = f"unknown value {first['input']!r} (use {', '.join(map(str, choices))})"
         problem = known if first["type"] == "literal_error" else first["msg"]
         raise RunUsageError(f"--{name.replace('_', '-')}: {problem}") from error
+    if options.attempts > 1 and options.choose is None:
+        raise RunUsageError("--attempts: which one is kept? (add --choose tests-of-the-predecessor)")
+    if options.choose is not None and options.attempts == 1:
+        raise RunUsageError("--choose: there is one attempt only (add --attempts 2 or more)")
+    return options
 
 
 def prepare_run(

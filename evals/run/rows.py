@@ -253,6 +253,26 @@ class Takeover(AgentRow):
     """Model of the successor, as given."""
     repeat: Count
     """Number of the attempt, from 1."""
+    attempts: Count | None = None
+    """Number of attempts, of which one was kept; the other fields are of that one. The next fields too: under `--attempts`."""
+    chosen_attempt: Count | None = None
+    """Number of the kept attempt, from 1."""
+    choice_commands: Count | None = None
+    """Test commands of the predecessor that decided."""
+    attempts_passed: tuple[Count, ...] | None = None
+    """Of each attempt, how many of these commands pass in its final sandbox."""
+    attempts_steps: Count | None = None
+    """Actions of all attempts."""
+    attempts_llm_calls: Count | None = None
+    """Replies of the model in all attempts."""
+    attempts_prompt_tokens: Count | None = None
+    """Prompt tokens of all attempts."""
+    attempts_completion_tokens: Count | None = None
+    """Completion tokens of all attempts."""
+    attempts_cost_usd: Amount | None = None
+    """US dollars of all attempts."""
+    attempts_seconds: Amount | None = None
+    """Seconds of all attempts, without their test commands."""
     point: FileName | None = None
     """Kind of the handoff point."""
     digest: str | None = None

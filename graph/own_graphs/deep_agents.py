@@ -7,9 +7,9 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 from deepagents.backends.protocol import (
     ExecuteResponse,
@@ -21,7 +21,7 @@ from deepagents.backends.sandbox import BaseSandbox
 from deepagents.middleware.filesystem import FilesystemMiddleware
 from langchain.agents.middleware.types import ExtendedModelResponse
 from langchain_core.messages import ToolCall, ToolMessage, message_to_dict, messages_from_dict
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import JsonValue, ValidationError
@@ -34,9 +34,15 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     CHANNEL,
     SandboxState,
     ThreadSandbox,
+    find_checkpointer,
     load_checkpoint,
 )
-from langgraph_takeover.graph.usage_errors import ActResultError, ThreadNotFoundError
+from langgraph_takeover.graph.usage_errors import (
+    ActResultError,
+    SandboxStateLostError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+)
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
@@ -57,6 +63,27 @@ _FILE_ERRORS = (
     ("permission", "permission_denied"),
 )
 _TIMEOUT_EXIT_CODE = 124
+SnapshotT = TypeVar("SnapshotT")
+
+
+class SavedSandbox(Protocol[SnapshotT]):
+    """What a sandbox for deepagents can offer beyond `SandboxBackendProtocol`: its state can be saved and forked.
+
+    A state is all files that commands can change, and the shell's directory, variables, functions and options. Processes
+    are not part of it.
+    """
+
+    def snapshot(self) -> SnapshotT:
+        """Save the state; later calls do not change the snapshot."""
+        ...
+
+    def restore(self, snapshot: SnapshotT) -> object:
+        """Bring the sandbox into a saved state, also of another sandbox with the same base."""
+        ...
+
+    def fork(self, name: str) -> AbstractContextManager[SandboxBackendProtocol]:
+        """Start a second sandbox in the state of this one, and yield its backend; neither sees the other's changes."""
+        ...
 
 
 class SandboxBackend(SandboxBackendProtocol):
@@ -101,26 +128,52 @@ class SandboxBackend(SandboxBackendProtocol):
 
     def snapshot(self) -> Snapshot:
         """Save files and shell of the thread's newest state; the files are in `snapshot_directory` of its sandbox."""
-        thread = self.find_current()
-        return thread.work.snapshot(thread.save(thread.find_state()))
+        return self.find_current().snapshot()
 
-    def restore(self, snapshot: Snapshot, store: Path) -> str:
+    def restore(self, snapshot: Snapshot, store: Path | None = None) -> str:
         """Bring a snapshot into the thread, and return the id of its state for the agent's input `sandbox_state`.
 
-        `store` is the directory of its files. Raises SnapshotCorruptError and SandboxUnavailableError.
+        `store` is the directory of its files; needed for a snapshot from another home. Raises SnapshotCorruptError and
+        SandboxUnavailableError.
         """
-        return self.find_current().restore(snapshot, store)
+        thread = self.find_current()
+        return thread.restore(snapshot, store or thread.work.snapshot_directory(snapshot))
+
+    @contextmanager
+    def fork(self, name: str) -> Iterator[SandboxBackend]:
+        """Start a new thread with files and shell of this one, by `with`, and yield its backend; the thread remains.
+
+        An agent with that backend begins in the fork's state. Raises ThreadExistsError, ThreadNameError and what `restore`
+        raises.
+
+        Example:
+            >>> from langgraph_takeover.deepagents import SandboxBackend
+            >>> from langgraph_takeover.integrations import open_sandbox
+            >>> with open_sandbox(home, "deep-fork", sandbox=sandbox_spec) as work:
+            ...     backend = SandboxBackend(work)
+            ...     done = backend.execute("export NAME=fork")
+            ...     with backend.fork("deep-fork-1") as fork:
+            ...         fork.execute("echo $NAME").output
+            'fork'
+        """
+        snapshot = self.snapshot()
+        with self.sandboxes.open_beside(name) as work:
+            if work.has_states():
+                raise ThreadExistsError(f"thread exists: {name!r} (pass a new name, or delete it first)")
+            fork = SandboxBackend(work, command_timeout_s=self._timeout_s)
+            fork.restore(snapshot)
+            yield fork
 
     # deepagents' protocol
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Run a command in the shell; a command that exceeds its time limit is ended, with exit code 124."""
         limit_s = timeout or self._timeout_s
-        try:
-            with self.find_current().use(changes=True) as sandbox:
+        with self.find_current().use(changes=True) as sandbox:
+            try:
                 result = sandbox.run(command, timeout_s=limit_s, output_limit=_OUTPUT_LIMIT)
-        except ValueError as error:
-            return ExecuteResponse(output=f"Not run: {error}.", exit_code=2)
+            except ValueError as error:
+                return ExecuteResponse(output=f"Not run: {error}.", exit_code=2)
         return ExecuteResponse(
             output="\n".join([result.output, *list_end_notices(result, limit_s)]),
             exit_code=_TIMEOUT_EXIT_CODE if result.timed_out else result.exit_code,
@@ -189,6 +242,9 @@ class _BackendThread:
         self.work = work
         self._bound: Sandbox | None = None
         self._state: str | None = None
+        self._agent_state: str | None = None
+        """The agent's own state; `_state` is another one while a snapshot has saved what calls outside of acts changed."""
+        self._saver: BaseCheckpointSaver[Any] | None = None
         self._token = work.session.lease.token
         self._lock = threading.RLock()
 
@@ -215,34 +271,49 @@ class _BackendThread:
         if self._state is None:
             newest = self._load_newest()
             values = newest.checkpoint["channel_values"] if newest is not None else {}
-            self._state = self.work.resolve_state(str(values.get(CHANNEL) or BASE_STATE))
+            self._state = self._agent_state = self.work.resolve_state(str(values.get(CHANNEL) or BASE_STATE))
         return self._state
 
     def _load_newest(self) -> CheckpointTuple | None:
+        saver: BaseCheckpointSaver[Any] | None
         try:
             saver = self.work.saver
-        except ThreadNotFoundError:  # outside of a graph, or one without a checkpointer
+        except ThreadNotFoundError as error:  # outside of a graph, or one without a checkpointer
+            if self._saver is None and self.work.has_states():
+                raise SandboxStateLostError(
+                    f"thread {self.work.thread!r}: its newest state is unknown outside of its graph (invoke the agent first, "
+                    "or read a state by work.enter)"
+                ) from error
+            saver = self._saver
+        if saver is None:
             return None
         return load_checkpoint(saver, {"configurable": {"thread_id": self.work.thread}})
 
     def start(self) -> str:
         """Save the first state of a new thread, with what calls outside the agent changed; return its id."""
         with self._lock:
-            self.accept(self.work.start())
+            self._saver = find_checkpointer() or self._saver
+            # What calls outside the agent saved or restored is its start, too.
+            is_known = self._token == self.work.session.lease.token and self._state not in (None, BASE_STATE)
+            self.accept(self.work.start(self.save(self.find_state()) if is_known else None))
             return self.find_state()
 
     def accept(self, state: str) -> None:
         """Note the state that an act left, which includes everything before it."""
-        self._state, self._token = state, self.work.session.lease.token
+        self._state = self._agent_state = state
+        self._token = self.work.session.lease.token
         self.work.session.has_unsaved = False
 
     def enter(self, state: str) -> None:
         """Make the sandbox match a state of the agent. Changes outside its steps remain if they started from that state."""
         with self._lock:
-            if state != self._state:
+            self._saver = find_checkpointer() or self._saver
+            if state not in (self._state, self._agent_state):
                 self.discard()
-            self.work.enter(state)
-            self._state, self._token = state, self.work.session.lease.token
+                self._state = state
+            self._agent_state = state
+            self.work.enter(self._state)
+            self._token = self.work.session.lease.token
 
     @contextmanager
     def bind(self, sandbox: Sandbox) -> Iterator[None]:
@@ -257,10 +328,23 @@ class _BackendThread:
         """Save what calls outside of acts changed since a state; return the state after it."""
         with self._lock:
             if self.work.session.has_unsaved:
-                name = f"outside {uuid.uuid4().hex}"
-                state = self.work.act(name, lambda _: None, state=state, effects="shell").state
+                state = self._act(self.find_state() if state == self._agent_state else state)
             self.accept(state)
             return state
+
+    def snapshot(self) -> Snapshot:
+        """Return the snapshot of the newest state; the agent's next step still includes what is not saved."""
+        with self._lock:
+            state = self.find_state()
+            if self.work.session.has_unsaved:
+                state = self._state = self._act(state)
+            return self.work.snapshot(state)
+
+    def _act(self, state: str) -> str:
+        """Save the sandbox as it is, on top of a state; return the new state."""
+        return self.work.act(
+            f"outside {uuid.uuid4().hex}", lambda _: None, state=state, effects="shell"
+        ).state
 
     def discard(self) -> None:
         """Undo what calls outside of acts changed and nothing has saved."""

@@ -92,6 +92,11 @@ class HeldThreads:
         """Return what stands for the block of `hold_block` that the calling code is in."""
         return _blocks.get().get((id(self), name))
 
+    def find_block_thread(self) -> str | None:
+        """Return the thread of the innermost block that the calling code is in."""
+        names = [name for owner, name in _blocks.get() if owner == id(self)]
+        return names[-1] if names else None
+
     def find_thread(self, name: str) -> HeldThread | None:
         return self._threads.get(name)
 

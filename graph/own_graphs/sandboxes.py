@@ -136,13 +136,13 @@ class Sandboxes(HeldThreads):
     # For nodes and tools
 
     def current(self, state: Any = None) -> ThreadSandbox:
-        """Return the sandbox of the thread whose node or tool calls this.
+        """Return the sandbox of the thread whose node or tool calls this, or whose block of `open` the caller is in.
 
         `state` is the node's, for a function that returns the specification. Raises ThreadHeldError if another run holds
         the thread longer than `wait_s`, ThreadAdvancedError, ThreadNameError without a thread, and
         LedgerUnavailableError.
         """
-        name = _find_thread()
+        name = self._find_thread_name()
         run = self.find_caller(name)
         held = self.find_held(name, run)
         if held is None:
@@ -152,7 +152,7 @@ class Sandboxes(HeldThreads):
 
     async def acurrent(self, state: Any = None) -> ThreadSandbox:
         """Like `current`, for nodes in an event loop."""
-        name = _find_thread()
+        name = self._find_thread_name()
         run = self.find_caller(name)
         held = self.find_held(name, run)
         if held is None:
@@ -177,10 +177,33 @@ class Sandboxes(HeldThreads):
         return GuardedSaver(saver, self)
 
     @contextmanager
+    def open_beside(self, thread: str) -> Iterator[ThreadSandbox]:
+        """Hold another thread; what the block's code calls does not belong to it."""
+        with self.open_block(thread, object()) as work:
+            yield work
+
+    @contextmanager
     def open_block(self, thread: str, run: object) -> Iterator[ThreadSandbox]:
         """Hold a thread and yield its sandbox, in the block that `run` stands for."""
         with self.hold_block(thread, run) as held:
             yield self._find_work(held, None)
+
+    def _find_thread_name(self) -> str:
+        """Return the thread of the graph whose node or tool calls this, or else of the block. Raises ThreadNameError."""
+        try:
+            config = get_config()
+        except RuntimeError as error:
+            if (name := self.find_block_thread()) is not None:
+                return name
+            raise ThreadNameError(
+                "no graph runs here (call this in a node or a tool; elsewhere: with sandboxes.open(thread) as work)"
+            ) from error
+        thread = config.get("configurable", {}).get("thread_id")
+        if thread is None:
+            raise ThreadNameError(
+                'the run has no thread (invoke the graph with {"configurable": {"thread_id": …}})'
+            )
+        return str(thread)
 
     def _find_work(self, held: HeldThread, state: Any) -> ThreadSandbox:
         """Return the thread's sandbox; its specification is asked for once per opening."""
@@ -323,22 +346,6 @@ class _HeldBlock(OpenableContext[ThreadSandbox]):
     async def __aexit__(self, *details: Any) -> bool | None:
         self._sandboxes.leave_block(self._thread)
         return await super().__aexit__(*details)
-
-
-def _find_thread() -> str:
-    """Return the thread of the graph whose node or tool calls this. Raises ThreadNameError."""
-    try:
-        config = get_config()
-    except RuntimeError as error:
-        raise ThreadNameError(
-            "no graph runs here (call this in a node or a tool; elsewhere: with sandboxes.open(thread) as work)"
-        ) from error
-    thread = config.get("configurable", {}).get("thread_id")
-    if thread is None:
-        raise ThreadNameError(
-            'the run has no thread (invoke the graph with {"configurable": {"thread_id": …}})'
-        )
-    return str(thread)
 
 
 def _make_request(thread: str, state: Any) -> SandboxRequest:

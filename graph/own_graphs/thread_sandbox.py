@@ -269,6 +269,18 @@ class ThreadSandbox:
     async def acurrent(self, state: Any = None) -> ThreadSandbox:
         return self
 
+    @contextmanager
+    def open_beside(self, thread: str) -> Iterator[ThreadSandbox]:
+        """Hold another thread of the home, with a sandbox of the same specification."""
+        session = self.session
+        options = session.snapshot_every, self._policy, session.lease.ttl_s
+        with _open_sandbox(self._home, thread, session.spec, *options) as work:
+            yield work
+
+    def has_states(self) -> bool:
+        """Whether the thread has a saved state."""
+        return bool(journal.list_state_ids(self.session.ledger, self.thread))
+
     def keep(self, owner: object, make: Callable[[], ResultT]) -> ResultT:
         """Return what an integration keeps for this thread; make it at the first call."""
         with self._claims_lock:
@@ -286,10 +298,10 @@ class ThreadSandbox:
         """
         return self.session.view_state(self._find_start(state))
 
-    def start(self) -> str:
-        """Return the id of a new thread's first state. Raises what `enter` raises."""
+    def start(self, state: str | None = None) -> str:
+        """Return the id of a new thread's first state: `state`, or that of the base. Raises what `enter` raises."""
         self._find_start(None)
-        return self.session.start_run(find_graph_task())
+        return state or self.session.start_run(find_graph_task())
 
     def _find_start(self, state: str | None) -> str:
         """Return the state to begin in: the base, if a graph has none yet. Raises SandboxStateLostError."""

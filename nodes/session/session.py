@@ -593,6 +593,14 @@ class Session:
             yield
 
     @property
+    def spec(self) -> SandboxSpec:
+        return self._sandbox_manager.spec
+
+    @property
+    def snapshot_every(self) -> SnapshotEvery:
+        return self._states.snapshot_every
+
+    @property
     def ledger(self) -> Ledger:
         """The ledger of leases, effects and handoffs."""
         return self.lease.ledger

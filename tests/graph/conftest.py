@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,23 @@ class RunHarness:
         return build_agent(self.home.saver).get_state(config)
 
 
+@contextmanager
+def open_bench(
+    request: pytest.FixtureRequest, root: Path, home: Home, backend: BackendName
+) -> Iterator[RunHarness]:
+    """Yield a harness with this sandbox backend; skips the test if the backend is unavailable."""
+    if backend == "docker":
+        request.getfixturevalue("base_image")
+    if backend == "host" and (reason := host.unavailable_reason()):
+        skip_missing(reason)
+    bench = RunHarness(root, home, backend)
+    try:
+        yield bench
+    finally:
+        if bench.spec.image is not None:
+            crash_case.remove_image(bench.spec.image)
+
+
 @pytest.fixture
 def database() -> str:
     """The bench's database; tests override it."""
@@ -195,12 +213,5 @@ def bench(
     request: pytest.FixtureRequest, tmp_path: Path, database: str, backend: BackendName
 ) -> Iterator[RunHarness]:
     url = request.getfixturevalue("postgres_database") if database == "postgres" else None
-    if backend == "docker":
-        request.getfixturevalue("base_image")
-    if backend == "host" and (reason := host.unavailable_reason()):
-        skip_missing(reason)
-    with open_home(tmp_path / "home", url) as home:
-        bench = RunHarness(tmp_path, home, backend)
+    with open_home(tmp_path / "home", url) as home, open_bench(request, tmp_path, home, backend) as bench:
         yield bench
-    if bench.spec.image is not None:
-        crash_case.remove_image(bench.spec.image)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -12,6 +13,14 @@ from langgraph_takeover.agents import ExternalAgentError
 from langgraph_takeover.errors import CheckpointCorruptError, ThreadExistsError
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
+from langgraph_takeover.evals.run.execution.attempts import (
+    TakeoverAttempt,
+    choose_attempt,
+    count_passing,
+    describe_attempts,
+    list_test_commands,
+    name_attempts,
+)
 from langgraph_takeover.evals.run.execution.row_parts import (
     describe_agent,
     describe_empty_calls,
@@ -344,6 +353,7 @@ def run_takeover(
     paths = RunPaths(out)
     started = time.monotonic()
     name = threads.name_takeover(record_id, view, successor, repeat)
+    attempts: list[TakeoverAttempt] = []
     known: Fields = {"task_id": task.id, "record_id": record_id, "view": view, "successor": successor}
     known |= {"repeat": repeat, "trace": name}
     try:
@@ -354,25 +364,42 @@ def run_takeover(
                 f"record {record_id} has no {NOTE_BY_VIEW[view]} note, which the {view} view shows (see its row in "
                 "notes.jsonl; retry with --resume, or start a new run with --from if that row says written)"
             )
-        with threads.open_thread(
-            config, task, paths, threads.name_takeover_thread(name), successor, record, points=()
-        ) as run:
-            recipient = build_recipient(run.context)
-            outcome, before = run_or_resume(run, lambda: run.take_over(record_id, cast(TakeoverView, view)))
-        require_patch(outcome)
-        taken = before + _measure_elapsed(started)
+        commands = list_test_commands(record) if config.choose else ()
+        options: dict[str, Any] = {"snapshot_every": "step"} if config.choose else {}
+        for attempt in name_attempts(name, config.attempts):
+            begun, thread = time.monotonic(), threads.name_takeover_thread(attempt)
+            with threads.open_thread(
+                config, task, paths, thread, successor, record, points=(), **options
+            ) as run:
+                recipient = build_recipient(run.context)
+                outcome, before = run_or_resume(
+                    run, partial(run.take_over, record_id, cast(TakeoverView, view))
+                )
+                require_patch(outcome)
+                taken = before + _measure_elapsed(begun)
+                passed = 0
+                if config.choose:
+                    final = run.session.enter_state(outcome.state["sandbox_state"])
+                    passed = count_passing(final, commands, record, config.command_timeout_s)
+                    run.session.close_sandbox()
+            events = redact_events(outcome.state)
+            costs = measure_costs(config, successor, events, outcome, taken)
+            attempts.append(TakeoverAttempt(attempt, outcome, events, passed, costs))
+        chosen = choose_attempt(attempts)
+        outcome, events, costs = chosen.outcome, chosen.events, chosen.costs
+        known["trace"] = chosen.name
         verdict = grade_patch(config, task, paths, outcome.diff_from_base, name)
     except INFRASTRUCTURE_ERRORS as error:
         return make_failure_row(Takeover, known, error, started)
     cleaned_resolved, trouble = grade_cleaned(config, task, paths, outcome.diff_from_base, record, name)
-    events = redact_events(outcome.state)
     continues = Continuation(
         trace=record.thread_id.removeprefix(threads.PREDECESSOR_PREFIX),
         record=record_id,
         point=record.point,
         view=view,
     )
-    save_trace(paths, name, outcome.state, successor, events, continues)
+    for each in attempts:
+        save_trace(paths, each.name, each.outcome.state, successor, each.events, continues)
     recalls = count_recall_tokens(events)
     return Takeover(
         **known,
@@ -385,7 +412,8 @@ def run_takeover(
         detail=join_details(
             outcome.patch_error or verdict.detail, trouble, describe_empty_calls(config, successor, events)
         ),
-        **measure_costs(config, successor, events, outcome, taken),
+        **costs,
+        **describe_attempts(attempts, chosen, len(commands)),
         **measure_divergence(config, successor, task.id, record.task.workspace, events, record),
         **measure_first_prompt(record, view, recipient, outcome),
         **describe_agent(outcome),

@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langgraph_takeover import Home, Run, open_run
 from langgraph_takeover.agents import ExternalAgent, external_agent
 from langgraph_takeover.evals import models
+from langgraph_takeover.evals.run.execution.attempts import list_traces
 from langgraph_takeover.evals.run.rows import AgentRow, Takeover
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths, shorten_model_name
 from langgraph_takeover.evals.tasks import Task
@@ -49,12 +50,15 @@ def name_takeover(record_id: str, view: str, successor: str, repeat: int) -> str
 
 def release_snapshots(config: RunConfig, home: Home, task: Task, row: AgentRow) -> None:
     """Release the snapshots of a row's thread once the row is saved. The thread cannot resume afterwards."""
-    if row.is_failure or not effects.list_state_ids(home.ledger, name_thread(row)):
+    names = map(name_takeover_thread, list_traces(row)) if isinstance(row, Takeover) else (name_thread(row),)
+    kept = [each for each in names if effects.list_state_ids(home.ledger, each)]
+    if row.is_failure or not kept:
         return
     spec = RunPaths(home.directory).spec(config, task)
-    # If a reader holds the thread, the resumed run tries again.
-    with suppress(ThreadHeldError), home.open_session(name_thread(row), spec) as (session, _):
-        session.forget_snapshots()
+    for each in kept:
+        # If a reader holds the thread, the resumed run tries again.
+        with suppress(ThreadHeldError), home.open_session(each, spec) as (session, _):
+            session.forget_snapshots()
     home.remove_unused_snapshots()
 
 
@@ -86,6 +90,8 @@ def open_thread(
             read_timeout_s=config.find_timeout_s("read_timeout_s", model),
         )
 
+    frequency = "step" if name.agent else _SNAPSHOT_FREQUENCY[name.kind]
+    settings = {"snapshot_every": frequency} | settings
     with (
         paths.home() as home,
         open_run(
@@ -96,7 +102,6 @@ def open_thread(
             sandbox=spec,
             agent=_find_agent(config, name),
             parallel_tool_calls=False,  # the experiment counts one action per reply
-            snapshot_every="step" if name.agent else _SNAPSHOT_FREQUENCY[name.kind],
             **{**select_options(AgentOptions, config), **_select_model_options(config, model), **settings},
         ) as run,
     ):

@@ -34,6 +34,9 @@ class RunOptions(AgentOptions):
     max_points: Annotated[int | None, Ge(1)] = None
     """Per predecessor."""
     repeats: Annotated[int, Ge(1)] = 1
+    attempts: Annotated[int, Ge(1)] = 1
+    """Of each takeover; `choose` says which one is kept."""
+    choose: Literal["tests-of-the-predecessor"] | None = None
     base_url: str | None = None
     max_reply_tokens: Annotated[int | None, Ge(1)] = None
     model_timeout_s: Annotated[float, Gt(0)] = 600.0

@@ -12,11 +12,12 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolCallLimitM
 from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from langgraph_takeover.deepagents import SandboxBackend, SandboxFilesystemMiddleware
-from langgraph_takeover.errors import EarlierCallError
-from langgraph_takeover.integrations import ThreadSandbox, open_sandbox
+from langgraph_takeover.errors import EarlierCallError, SandboxStateLostError
+from langgraph_takeover.integrations import Sandboxes, ThreadSandbox, open_sandbox
 
 from ..conftest import RunHarness, Scripted, scripted_model
 
@@ -377,3 +378,62 @@ def test_the_examples_of_the_docstrings_run(bench: RunHarness, tmp_path: Path) -
         )
         assert example.examples
         assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_agent_on_a_fork_continues_with_its_files(bench: RunHarness, is_async: bool) -> None:
+    with hold(bench) as work:
+        backend = SandboxBackend(work)
+        build(work, scripted_model(execute("cd pkg; A=b; echo 1 > new"), "Done.")).invoke(ask(), CONFIG)
+        with backend.fork("fork") as fork:
+            fork.execute("echo 2 >> new")
+            agent = create_deep_agent(
+                scripted_model(execute("cat new; echo $A; echo 3 >> new"), "Done."),
+                backend=fork,
+                middleware=[SandboxFilesystemMiddleware(fork)],
+                checkpointer=InMemorySaver(),
+            )
+            config: Any = {"configurable": {"thread_id": "fork"}}
+            end = asyncio.run(agent.ainvoke(ask(), config)) if is_async else agent.invoke(ask(), config)
+            assert results(end)[0].split()[:3] == ["1", "2", "b"]
+            assert fork.execute("cat new").output.split() == ["1", "2", "3"]
+        assert backend.execute("cat new").output.split() == ["1"]
+
+
+def test_a_snapshot_before_the_start_does_not_undo_uploads(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        backend = SandboxBackend(work)
+        backend.execute("echo 1 > first")
+        backend.snapshot()
+        middleware = [SandboxFilesystemMiddleware(backend)]
+        model = scripted_model(execute("cat first"), "Done.")
+        agent = create_deep_agent(model, backend=backend, middleware=middleware, checkpointer=work.saver)
+        end = agent.invoke(ask(), CONFIG)
+    assert results(end)[0].startswith("1")
+
+
+def test_a_backend_of_all_threads_works_in_a_block_too(bench: RunHarness) -> None:
+    """Before the start, between two turns and after them; a process that has not seen the agent is refused."""
+    saver = InMemorySaver()
+    with Sandboxes(bench.home, bench.spec) as sandboxes:
+        backend = SandboxBackend(sandboxes)
+        model = scripted_model(
+            execute("cat first", text="1"), "Done.", execute("cat first second", text="2"), "Done."
+        )
+        middleware = [SandboxFilesystemMiddleware(backend)]
+        agent = create_deep_agent(model, backend=backend, middleware=middleware, checkpointer=saver)
+        with sandboxes.open("deep"):
+            backend.execute("echo 1 > first")
+        agent.invoke(ask(), CONFIG)
+        with sandboxes.open("deep"):
+            backend.execute("echo 2 > second")
+            with backend.fork("fork") as fork:
+                assert backend.id == "deep"
+                assert fork.execute("cat first second").output.split() == ["1", "2"]
+        end = agent.invoke(ask("Again."), CONFIG)
+        with sandboxes.open("other"), sandboxes.open("deep"):
+            assert backend.execute("cat first second").output.split() == ["1", "2"]
+    assert [text.split("\n")[:2] for text in results(end)] == [["1", ""], ["1", "2"]]
+    refusal = pytest.raises(SandboxStateLostError, match="its newest state is unknown")
+    with Sandboxes(bench.home, bench.spec) as others, others.open("deep"), refusal:
+        SandboxBackend(others).execute("cat first")
