@@ -28,6 +28,7 @@ QUICK_OPTIONS = {
     "handoffs": "--handoffs 80 --processes 4",
     "external_agents": "--rounds 1 --steps 3 --files 200",
     "telemetry": "--rounds 1 --steps 5 --repetitions 1000",
+    "checkpoints": "--rounds 1 --steps 20",
     "async_runs": "--rounds 1 --runs 10 --steps 3 --reply-s 0.2",
     "time_shares": "--steps 20 --snapshots 2 --files 200",
 }

@@ -65,10 +65,6 @@ _Row = tuple[str, bytes]
 """Type and value."""
 
 
-class ListRowsMissingError(CheckpointCorruptError):
-    """Rows of a list are missing: they are lost, or were pruned while they were read."""
-
-
 class _Element(NamedTuple):
     value: Any
     copied: Any
@@ -186,7 +182,7 @@ class ListStore:
     async def decode(
         self, fetch: Fetch, serde: Any, stored: CheckpointTuple, *, is_latest: bool = False
     ) -> CheckpointTuple:
-        """Return a stored checkpoint with its lists. Raises ListRowsMissingError.
+        """Return a stored checkpoint with its lists. Raises CheckpointCorruptError.
 
         With `is_latest` their elements are remembered: the next checkpoint probably has them too.
         """
@@ -389,7 +385,7 @@ async def _read_digests(fetch: Fetch, thread: str, root: str) -> tuple[list[byte
 
 
 async def _load(fetch: Fetch, thread: str, digests: Iterable[bytes]) -> dict[bytes, _Row]:
-    """Return rows by their digests. Raises ListRowsMissingError and CheckpointCorruptError."""
+    """Return rows by their digests. Raises CheckpointCorruptError."""
     wanted = [*dict.fromkeys(digests)]
     rows: dict[bytes, _Row] = {}
     for begin in range(0, len(wanted), _ROWS_PER_STATEMENT):
@@ -407,7 +403,7 @@ async def _load(fetch: Fetch, thread: str, digests: Iterable[bytes]) -> dict[byt
                 )
             rows[bytes(digest)] = (kind, bytes(value))
     if len(rows) < len(wanted):
-        raise ListRowsMissingError(
+        raise CheckpointCorruptError(
             f"thread {thread!r:.60}: {len(wanted) - len(rows)} rows of a list are missing (resume from another checkpoint, "
             "or restore the database from a backup)"
         )

@@ -22,13 +22,16 @@ from sqlalchemy import URL, make_url
 from langgraph_takeover.base.awaiting import enter, resolve, run_without_loop
 from langgraph_takeover.graph.checkpoints import list_storage
 from langgraph_takeover.graph.checkpoints.list_storage import (
-    ListRowsMissingError,
     ListStore,
     has_encoded,
     is_encoded,
     returns_rows,
 )
-from langgraph_takeover.graph.usage_errors import ThreadNotHeldError, UnsupportedSaverError
+from langgraph_takeover.graph.usage_errors import (
+    CheckpointCorruptError,
+    ThreadNotHeldError,
+    UnsupportedSaverError,
+)
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import defer_signals
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
@@ -261,7 +264,7 @@ class TransactionSaver(WrappedSaver):
             return cast(CheckpointTuple | None, found)
         try:
             return await self._decode(found, is_latest=True)
-        except ListRowsMissingError:  # pruned meanwhile; the newest checkpoint remains
+        except CheckpointCorruptError:  # perhaps pruned meanwhile; the newest checkpoint remains
             found = await self._read("get_tuple", config)
             return None if found is None else await self._decode(found)
 

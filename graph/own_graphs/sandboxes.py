@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 
-from langgraph_takeover.base.failures import end_block, run_all
+from langgraph_takeover.base.failures import end_block, get_logger, run_all
 from langgraph_takeover.graph.checkpoints.inspection import require_graph, thread_config
 from langgraph_takeover.graph.checkpoints.savers import build_fork
 from langgraph_takeover.graph.home import Home
@@ -39,6 +40,7 @@ from langgraph_takeover.nodes.session.workers import OpenableContext
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
 from langgraph_takeover.sandbox.snapshots.merging import MergePolicy
 
+_LOG = get_logger(__name__)
 _SAVING_S, _SAVING_POLL_S = 2.0, 0.01
 
 
@@ -131,6 +133,7 @@ class Sandboxes(HeldThreads):
         self._room = threading.Lock()
         self._starting = 0
         self._collected: set[tuple[str, str]] = set()
+        self._has_said_memory = False
         self._finalizer = weakref.finalize(self, _close_all, self._threads)
 
     # For nodes and tools
@@ -244,6 +247,12 @@ class Sandboxes(HeldThreads):
         saver = find_checkpointer()
         if saver is None or isinstance(saver, GuardedSaver):
             return
+        if isinstance(saver, InMemorySaver) and not self._has_said_memory:
+            self._has_said_memory = True
+            _LOG.warning(
+                "thread %r: the graph's checkpoints are in memory; they are not fenced, and end with this process",
+                held.name,
+            )
         try:
             other = _find_overtaking(saver, held.name, run)
             if other is None:

@@ -336,7 +336,7 @@ def test_threads_of_the_process_write_at_once(path: Path) -> None:
 
 
 def test_after_a_kill_each_stored_checkpoint_is_whole(path: Path) -> None:
-    for _ in range(4):
+    for _ in range(2):
         path.unlink(missing_ok=True)
         writer = subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True

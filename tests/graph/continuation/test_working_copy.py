@@ -84,7 +84,7 @@ def test_a_worktree_is_a_repository_of_its_own(workplace: Workplace, tmp_path: P
     run_git(target, "fsck", "--strict")
     run_git(target, "commit", "-qam", "More")
     run_git(target, "checkout", "-q", "master")
-    assert run_git(main, "log", "--format=%s", "--all", "-1", "feature") == "Start"
+    assert run_git(main, "log", "--format=%s", "-1", "feature") == "Start"
 
 
 @pytest.mark.parametrize("operation", ["merge", "rebase"])

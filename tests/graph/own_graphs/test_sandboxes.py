@@ -417,7 +417,9 @@ def test_runs_in_a_block_belong_to_it(bench: RunHarness) -> None:
 # Agents
 
 
-def test_one_compiled_agent_serves_two_threads(sandboxes: Sandboxes) -> None:
+def test_one_compiled_agent_serves_two_threads(
+    sandboxes: Sandboxes, caplog: pytest.LogCaptureFixture
+) -> None:
     replies = [shell("echo $who >> log", text="1"), "Done."]
     model = scripted_model(shell("who=$(cat name || echo nobody)", "echo hello >> log", text="0"), *replies)
     agent = create_agent(model, middleware=[SandboxMiddleware(sandboxes)], checkpointer=InMemorySaver())
@@ -425,6 +427,7 @@ def test_one_compiled_agent_serves_two_threads(sandboxes: Sandboxes) -> None:
     for name, end in zip(("ann", "ben"), ends, strict=True):
         with sandboxes.open(name) as work:
             assert work.enter(end["sandbox_state"]).read_file("log") == b"hello\nnobody\n"
+    assert len([each for each in caplog.records if "checkpoints are in memory" in each.message]) == 1
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "platform"])
