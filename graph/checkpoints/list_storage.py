@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -67,8 +68,10 @@ _Row = tuple[str, bytes]
 
 class _Element(NamedTuple):
     value: Any
+    content: Any
+    """What it holds now: an element that was changed in place is stored again."""
     copied: Any
-    """What it held when it was stored; an element that was changed in place is stored again."""
+    """What it held when it was stored."""
     digest: bytes
 
 
@@ -285,7 +288,7 @@ def _store_list(serde: Any, latest: _StoredList, values: list[Any], rows: dict[b
     digests = []
     for value in values:
         known = latest.elements.get(id(value))
-        if known is not None and known.value is value and _is_unchanged(known):
+        if known is not None and known.value is value and known.content == known.copied:
             elements[id(value)] = known
             digests.append(known.digest)
             continue
@@ -318,18 +321,11 @@ def _group(digests: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _remember_element(elements: dict[int, _Element], value: Any, digest: bytes) -> None:
+    content = (vars(value), value.__pydantic_extra__) if isinstance(value, BaseMessage) else value
+    if type(value) in _ATOMS:
+        content = None  # it cannot change; and a NaN does not equal itself
     with suppress(TypeError):  # of other values, it cannot be seen whether they were changed in place
-        elements[id(value)] = _Element(value, _copy(_read_content(value)), digest)
-
-
-def _is_unchanged(known: _Element) -> bool:
-    return type(known.value) in _ATOMS or bool(_read_content(known.value) == known.copied)
-
-
-def _read_content(value: Any) -> Any:
-    if isinstance(value, BaseMessage):
-        return vars(value), value.__pydantic_extra__
-    return value
+        elements[id(value)] = _Element(value, content, _copy(content), digest)
 
 
 def _copy(value: Any) -> Any:
@@ -347,9 +343,13 @@ def _copy(value: Any) -> Any:
 
 
 def _digest(kind: str, value: bytes) -> bytes:
-    return blake2b(
-        value, digest_size=_DIGEST_SIZE, person=blake2b(kind.encode(), digest_size=16).digest()
-    ).digest()
+    return blake2b(value, digest_size=_DIGEST_SIZE, person=_mark_kind(kind)).digest()
+
+
+@cache
+def _mark_kind(kind: str) -> bytes:
+    """Return what keeps equal bytes of different types apart."""
+    return blake2b(kind.encode(), digest_size=16).digest()
 
 
 async def _insert(fetch: Fetch, thread: str, rows: Mapping[bytes, _Row]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,8 +40,8 @@ from langgraph_takeover.handoff.trace.events import Action, Event, HandoffPoint,
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief, wait_for_review
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
-from langgraph_takeover.nodes.model.endpoint_rules import ConversationRepair, complete_turns, repair_replies
-from langgraph_takeover.nodes.model.message_content import adapt_messages, mark_client
+from langgraph_takeover.nodes.model.endpoint_rules import GrowingRequest, repair_replies
+from langgraph_takeover.nodes.model.message_content import mark_client
 from langgraph_takeover.nodes.model.openai_client import complete_client
 from langgraph_takeover.nodes.model.provider_fields import complete_fields, obey_refusal
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
@@ -63,6 +64,7 @@ class ModelMessages:
 
     def __init__(self) -> None:
         self._is_reported = False
+        self._conversations: OrderedDict[tuple[str, str], GrowingRequest] = OrderedDict()
 
     def call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
         """Return what the handler returns for the request as the endpoint accepts it."""
@@ -88,13 +90,18 @@ class ModelMessages:
 
     def _repair_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """The first repair is logged."""
-        repair = ConversationRepair(request.model, has_begun=request.system_message is not None)
-        messages = repair.add(adapt_messages(request.messages, request.model))
+        place, has_begun = _find_place(), request.system_message is not None
+        conversation = self._conversations.pop(place, None)  # no other thread has it meanwhile
+        if conversation is None or not conversation.is_for(request.model, has_begun=has_begun):
+            conversation = GrowingRequest(request.model, has_begun=has_begun)
+        turns, repair = conversation.repair(request.messages)
+        self._conversations[place] = conversation
+        while len(self._conversations) > _MAX_CONVERSATIONS:
+            self._conversations.popitem(last=False)
         if repair.repairs and not self._is_reported:
             self._is_reported = True
             _LOG.warning("thread %r: %s", _find_thread_name(), repair.describe())
-        turns: list[Any] = complete_turns(messages, request.model)
-        return request.override(messages=turns, model=complete_client(request.model))
+        return request.override(messages=cast("list[Any]", turns), model=complete_client(request.model))
 
     def _repair_response(self, request: ModelRequest[Any], response: Any) -> Any:
         """Return what the model's handler returned, with unique ids and the fields that the endpoint wants back."""
@@ -116,6 +123,7 @@ class ModelMessages:
         return repair_replies(marked, request.messages, request.model)
 
 
+_MAX_CONVERSATIONS = 64
 ToolResult = ToolMessage | Command[Any]
 _POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
@@ -132,6 +140,14 @@ def merge_events(events: list[dict[str, Any]], added: list[dict[str, Any]] | Non
 
 def _add_or_clear(known: list[Any], added: list[Any] | None) -> list[Any]:
     return [] if added is None else known + added
+
+
+def _find_place() -> tuple[str, str]:
+    """Return the thread and the namespace of the graph that calls the model."""
+    with suppress(RuntimeError):
+        at = get_config().get("configurable", {})
+        return str(at.get("thread_id")), str(at.get("checkpoint_ns", "")).rpartition("|")[0]
+    return "", ""
 
 
 def _find_thread_name() -> str | None:

@@ -6,14 +6,22 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from operator import is_
 from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
 
 from langgraph_takeover.handoff.text.fence import neutralize
 from langgraph_takeover.handoff.trace.conversation import merge_human_messages
-from langgraph_takeover.nodes.model.message_content import NO_TEXT, REASONING_TYPES, WIRE_REPLY, drop_calls
+from langgraph_takeover.nodes.model.message_content import (
+    NO_TEXT,
+    REASONING_TYPES,
+    WIRE_REPLY,
+    adapt_messages,
+    drop_calls,
+)
 
 _CONTINUE = "Continue."
 
@@ -39,7 +47,13 @@ def complete_turns(messages: Sequence[BaseMessage], model: Any) -> list[BaseMess
     Consecutive messages of the user become one. A short message of the user stands before a reply that has none before it,
     and after the last reply. For Mistral, a mark stands for the reply between a result and the user.
     """
-    completed: list[BaseMessage] = []
+    return end_with_user(_continue_turns([], messages, model))
+
+
+def _continue_turns(
+    completed: list[BaseMessage], messages: Sequence[BaseMessage], model: Any
+) -> list[BaseMessage]:
+    """Extend messages whose order is accepted by further ones, and return them."""
     for message in messages:
         last = completed[-1] if completed else None
         match _find_fault(last, message, model):
@@ -52,7 +66,7 @@ def complete_turns(messages: Sequence[BaseMessage], model: Any) -> list[BaseMess
             case "no user":
                 completed.append(HumanMessage(_CONTINUE))
         completed.append(message)
-    return end_with_user(completed)
+    return completed
 
 
 def end_with_user(messages: list[BaseMessage]) -> list[BaseMessage]:
@@ -126,6 +140,8 @@ class ConversationRepair:
         repaired = list(messages)
         for name, apply in RULES:
             before, repaired = repaired, apply(repaired, self)
+            if len(before) == len(repaired) and all(map(is_, before, repaired)):
+                continue
             known = {id(each) for each in before}
             if changed := sum(id(each) not in known for each in repaired):
                 self.repairs[name] += changed
@@ -160,6 +176,61 @@ class ConversationRepair:
             if counts
             else ""
         )
+
+
+class GrowingRequest:
+    """Repairs the requests of a growing conversation like `repair_messages`, but reads each message once.
+
+    Not for several threads at once.
+    """
+
+    def __init__(self, model: Any, *, has_begun: bool = False) -> None:
+        self._model, self._has_begun = model, has_begun
+        self._clear()
+
+    def _clear(self) -> None:
+        self._read: list[BaseMessage] = []
+        """The messages up to the last reply, if all calls before it are answered: what follows cannot change them."""
+        self._contents: list[Any] = []
+        self._turns: list[BaseMessage] = []
+        """The same, repaired."""
+        self._repair = ConversationRepair(self._model, has_begun=self._has_begun)
+
+    def is_for(self, model: Any, *, has_begun: bool) -> bool:
+        return self._model is model and self._has_begun == has_begun
+
+    def repair(self, messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], ConversationRepair]:
+        """Return the request, and the repair with its counts."""
+        count = len(self._read)
+        if not (
+            len(messages) >= count
+            and all(map(is_, self._read, messages))
+            and all(map(is_, self._contents, [each.content for each in messages[:count]]))
+        ):
+            self._clear()
+            count = 0
+        last = max(
+            (n for n in range(count, len(messages)) if isinstance(messages[n], AIMessage)), default=count
+        )
+        added = messages[count:last]
+        if added and _is_complete(added):
+            self._turns = _continue_turns(self._turns, self._add(self._repair, added), self._model)
+            self._read += added
+            self._contents += [each.content for each in added]
+            count = last
+        repair = copy(self._repair)
+        repair.ids, repair.repairs = {*repair.ids}, Counter(repair.repairs)
+        rest = self._add(repair, messages[count:])
+        return end_with_user(_continue_turns([*self._turns], rest, self._model)), repair
+
+    def _add(self, repair: ConversationRepair, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        return repair.add(adapt_messages(messages, self._model))
+
+
+def _is_complete(messages: Sequence[BaseMessage]) -> bool:
+    """Whether each call has its result, and each result its call."""
+    known = set(map(id, messages))
+    return all(id(each) in known for each in pair_results(messages))
 
 
 class Rule(NamedTuple):
@@ -232,8 +303,8 @@ def pair_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
     A call without a result gets one that says so; a result without a call becomes a user message.
     """
-    groups: list[tuple[BaseMessage, list[BaseMessage]]] = []
-    pending: dict[str, deque[tuple[list[BaseMessage], int]]] = {}
+    groups: list[tuple[BaseMessage, Sequence[Any], list[BaseMessage | None]]] = []
+    pending: dict[str, deque[tuple[list[BaseMessage | None], int]]] = {}
     for message in messages:
         if isinstance(message, ToolMessage):
             slots = pending.get(message.tool_call_id)
@@ -242,20 +313,25 @@ def pair_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
                 results[place] = message
             else:
                 lost = HumanMessage(f"Result of call {message.tool_call_id}:\n{message.text}")
-                groups.append((lost, []))
+                groups.append((lost, (), []))
             continue
         calls = _list_calls(message)
-        results = [_make_result(call) for call in calls]
-        own: defaultdict[str, deque[tuple[list[BaseMessage], int]]] = defaultdict(deque)
+        results = [None] * len(calls)
+        own: defaultdict[str, deque[tuple[list[BaseMessage | None], int]]] = defaultdict(deque)
         for place, call in enumerate(calls):
             own[call["id"] or ""].append((results, place))
         pending.update(own)
-        groups.append((message, results))
-    return [each for message, results in groups for each in (message, *results)]
-
-
-def _make_result(call: Mapping[str, Any]) -> BaseMessage:
-    return ToolMessage(NO_RESULT, tool_call_id=call["id"] or "", status="error")
+        groups.append((message, calls, results))
+    paired: list[BaseMessage] = []
+    for message, calls, results in groups:
+        paired.append(message)
+        paired += [
+            ToolMessage(NO_RESULT, tool_call_id=call["id"] or "", status="error")
+            if result is None
+            else result
+            for call, result in zip(calls, results, strict=True)
+        ]
+    return paired
 
 
 def _make_ids_valid(messages: list[BaseMessage], repair: ConversationRepair) -> list[BaseMessage]:
@@ -353,8 +429,11 @@ RULES = (
 """Applied in this order."""
 
 
-def _list_calls(message: BaseMessage) -> list[Any]:
-    return [*message.tool_calls, *message.invalid_tool_calls] if isinstance(message, AIMessage) else []
+def _list_calls(message: BaseMessage) -> Sequence[Any]:
+    if not isinstance(message, AIMessage):
+        return ()
+    calls, invalid = message.tool_calls, message.invalid_tool_calls
+    return [*calls, *invalid] if invalid else calls
 
 
 def is_mistral(model: Any) -> bool:
@@ -390,8 +469,10 @@ def _rename(message: BaseMessage, repair: ConversationRepair) -> BaseMessage:
     name = None if is_refused or not message.name else _make_name(message.name)
     if message.name and name != message.name:
         message = message.model_copy(update={"name": name})
+    if not isinstance(message, AIMessage):
+        return message
     calls = _list_calls(message)
-    if not isinstance(message, AIMessage) or all(call["name"] == _make_name(call["name"]) for call in calls):
+    if all(call["name"] == _make_name(call["name"]) for call in calls):
         return message
     return _replace_calls(message, [{**call, "name": _make_name(call["name"])} for call in calls])
 

@@ -12,10 +12,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langgraph_takeover.nodes.model.endpoint_rules import (
     NO_RESULT,
     ConversationRepair,
+    GrowingRequest,
+    complete_turns,
     repair_replies,
     repair_reply,
     write_calls_as_text,
 )
+from langgraph_takeover.nodes.model.message_content import NO_TEXT, adapt_messages
 
 
 def repair_messages(messages: list[BaseMessage], model: Named) -> list[BaseMessage]:
@@ -180,3 +183,26 @@ def test_growing_gives_the_same(first: list[BaseMessage], second: list[BaseMessa
     growing = ConversationRepair(Named())
     grown = [*growing.add(first), *growing.add(second)]
     assert grown == repair_messages([*first, *second], Named())
+
+
+@given(MESSAGES, st.lists(st.integers(0, 12), max_size=8), st.sampled_from(["m", "mistral-small"]))
+def test_requests_of_a_growing_conversation(messages: list[BaseMessage], ends: list[int], name: str) -> None:
+    model: Any = Named(name)
+    growing = GrowingRequest(model)
+    messages = [each.model_copy() for each in messages]
+    for end in [*range(len(messages) + 1), *ends]:
+        whole = ConversationRepair(model)
+        expected = complete_turns(whole.add(adapt_messages(messages[:end], model)), model)
+        repaired, repair = growing.repair(messages[:end])
+        assert repaired == expected
+        assert (repair.ids, repair.repairs) == (whole.ids, whole.repairs)
+
+
+def test_a_message_that_was_changed_is_read_again() -> None:
+    messages: list[Any] = [HumanMessage("go"), reply("a"), result("a"), reply("b"), result("b"), reply("c")]
+    growing = GrowingRequest(Named())
+    growing.repair(messages)
+    messages[2].content = " "
+    assert growing.repair(messages)[0][2].text == NO_TEXT
+    messages[0] = HumanMessage("stop")
+    assert growing.repair(messages)[0][0].text == "stop"
