@@ -12,10 +12,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
+from operator import is_
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -66,13 +66,43 @@ _Row = tuple[str, bytes]
 """Type and value."""
 
 
-class _Element(NamedTuple):
-    value: Any
-    content: Any
-    """What it holds now: an element that was changed in place is stored again."""
-    copied: Any
-    """What it held when it was stored."""
-    digest: bytes
+class _Elements:
+    """Elements with their digests. One that was changed in place since, or may have been, counts as another."""
+
+    def __init__(self) -> None:
+        self.digests: list[bytes] = []
+        self._values: list[Any] = []
+        self._contents: list[Any] = []
+        self._copies: list[Any] = []
+        """What the contents were when the elements were added."""
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, value: Any, digest: bytes) -> None:
+        content = (vars(value), value.__pydantic_extra__) if isinstance(value, BaseMessage) else value
+        try:
+            copied = None if type(value) in _ATOMS else _copy(content)
+        except TypeError:  # not JSON-like: a change in place cannot be seen
+            content, copied = object(), None
+        self._values.append(value)
+        self._contents.append(None if copied is None and type(value) in _ATOMS else content)
+        self._copies.append(copied)
+        self.digests.append(digest)
+
+    def take_over(self, values: Sequence[Any]) -> tuple[_Elements, dict[int, bytes]]:
+        """Return the first elements, if these values begin with all of them; else their digests by identity."""
+        taken, count = _Elements(), len(self)
+        if (
+            len(values) >= count
+            and all(map(is_, self._values, values))
+            and self._contents == self._copies  # faster than one by one
+        ):
+            for name, known in vars(self).items():
+                setattr(taken, name, [*known])
+            return taken, {}
+        known = zip(self._values, self._contents, self._copies, self.digests, strict=True)
+        return taken, {id(value): digest for value, content, copied, digest in known if content == copied}
 
 
 @dataclass
@@ -81,8 +111,7 @@ class _StoredList:
 
     token: str | None
     root: str = ""
-    elements: dict[int, _Element] = field(default_factory=dict)
-    """By identity."""
+    elements: _Elements = field(default_factory=_Elements)
     nodes: frozenset[bytes] = frozenset()
 
 
@@ -201,7 +230,7 @@ class ListStore:
             if is_latest and tokens:
                 known = _StoredList(tokens[0][0], value[_KEY], nodes=frozenset(nodes))
                 for element, digest in zip(values[channel], digests, strict=True):
-                    _remember_element(known.elements, element, digest)
+                    known.elements.add(element, digest)
                 with self._lock:
                     self._remember_list((thread, namespace, channel), known)
         return stored._replace(checkpoint={**stored.checkpoint, "channel_values": values})
@@ -284,19 +313,15 @@ async def list_expired(fetch: Fetch, before: float) -> list[str]:
 
 def _store_list(serde: Any, latest: _StoredList, values: list[Any], rows: dict[bytes, _Row]) -> _StoredList:
     """Return a list as stored, and add the rows that are not in the database yet to `rows`."""
-    elements: dict[int, _Element] = {}
-    digests = []
-    for value in values:
-        known = latest.elements.get(id(value))
-        if known is not None and known.value is value and known.content == known.copied:
-            elements[id(value)] = known
-            digests.append(known.digest)
-            continue
-        row = serde.dumps_typed(value)
-        digest = _digest(*row)
-        rows[digest] = row
-        digests.append(digest)
-        _remember_element(elements, value, digest)
+    elements, known = latest.elements.take_over(values)
+    for value in values[len(elements) :]:
+        digest = known.get(id(value))  # the latest list holds its elements, so that no other has the identity
+        if digest is None:
+            row = serde.dumps_typed(value)
+            digest = _digest(*row)
+            rows[digest] = row
+        elements.add(value, digest)
+    digests: Sequence[bytes] = elements.digests
     nodes: set[bytes] = set()
     level = 0
     while level == 0 or len(digests) > 1:
@@ -318,14 +343,6 @@ def _group(digests: Sequence[bytes]) -> list[list[bytes]]:
             groups.append([])
         groups[-1].append(digest)
     return groups
-
-
-def _remember_element(elements: dict[int, _Element], value: Any, digest: bytes) -> None:
-    content = (vars(value), value.__pydantic_extra__) if isinstance(value, BaseMessage) else value
-    if type(value) in _ATOMS:
-        content = None  # it cannot change; and a NaN does not equal itself
-    with suppress(TypeError):  # of other values, it cannot be seen whether they were changed in place
-        elements[id(value)] = _Element(value, content, _copy(content), digest)
 
 
 def _copy(value: Any) -> Any:
