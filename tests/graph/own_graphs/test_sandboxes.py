@@ -42,6 +42,7 @@ from langgraph_takeover.middleware import SandboxMiddleware, read_events
 from langgraph_takeover.sandbox import Sandbox
 
 from ..conftest import RunHarness, scripted_model
+from .many_threads import run_and_kill
 from .test_middleware import shell
 
 SERVER = Path(__file__).with_name("sandboxes_server.py")
@@ -519,6 +520,19 @@ def test_a_killed_server_loses_nothing_and_leaves_nothing(bench: RunHarness, tmp
         send(server, "ben", "2")
         assert json.loads(receive(server)) == ["1", "2"]
         wait_until(lambda: not owners & {each.name for each in list_runs()})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_many_threads_survive_kills(
+    bench: RunHarness, request: pytest.FixtureRequest, tmp_path: Path, database: str
+) -> None:
+    place = str(tmp_path / "chats.sqlite")
+    if database == "postgres":
+        place = request.getfixturevalue("postgres_database")
+    found = run_and_kill(tmp_path / "many", place, bench.spec, threads=30, runs=3, kill_s=1.5)
+    assert found.wrong == {}
+    assert found.kills > 1
 
 
 def list_runs() -> list[Path]:
