@@ -16,7 +16,7 @@ from langgraph_takeover.sandbox.interface import Sandbox
 _SUMS = ("steps", "llm_calls", "prompt_tokens", "completion_tokens", "cost_usd", "seconds")
 
 
-class TestCommand(NamedTuple):
+class ValidationCommand(NamedTuple):
     """A validation of the predecessor."""
 
     command: str
@@ -40,7 +40,7 @@ def name_attempts(name: str, number: int) -> tuple[str, ...]:
     return (name, *(f"{name}.attempt-{each}" for each in range(2, number + 1)))
 
 
-def list_test_commands(record: HandoffRecord) -> tuple[TestCommand, ...]:
+def list_test_commands(record: HandoffRecord) -> tuple[ValidationCommand, ...]:
     """The command lines with validations that the predecessor ran before the point, each once."""
     task, events = record.task, record.trace
     found = list_validations(events, task.base_directories, task.workspace)
@@ -48,16 +48,16 @@ def list_test_commands(record: HandoffRecord) -> tuple[TestCommand, ...]:
     return tuple(dict.fromkeys(line for line in lines if line is not None))
 
 
-def _find_line(events: Sequence[Event], index: int) -> TestCommand | None:
+def _find_line(events: Sequence[Event], index: int) -> ValidationCommand | None:
     """The shell command whose observation has an index."""
     at = next((n for n, each in enumerate(events) if each.index == index), 0)
     action = next((each for each in reversed(events[:at]) if each.kind == "action"), None)
     command = action.arguments.get("command") if action is not None and action.tool == "shell" else None
-    return TestCommand(command, events[at].cwd) if command else None
+    return ValidationCommand(command, events[at].cwd) if command else None
 
 
 def count_passing(
-    sandbox: Sandbox, commands: Iterable[TestCommand], record: HandoffRecord, timeout_s: float
+    sandbox: Sandbox, commands: Iterable[ValidationCommand], record: HandoffRecord, timeout_s: float
 ) -> int:
     """Run test commands in a sandbox, and count those that pass, as handoff points judge it; else by exit code."""
     passed = 0
