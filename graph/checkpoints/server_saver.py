@@ -9,6 +9,8 @@ from pathlib import Path
 
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
+from langgraph_takeover.graph.checkpoints.incremental_saver import IncrementalSaver
+
 DATABASE_PATH = Path(".langgraph_api", "checkpoints.sqlite")
 """Beside the server's other files, in its working directory."""
 
@@ -35,7 +37,7 @@ class ServerSaver(AsyncSqliteSaver):
 
 
 @asynccontextmanager
-async def open_server_saver() -> AsyncIterator[ServerSaver]:
+async def open_server_saver() -> AsyncIterator[IncrementalSaver]:
     """For the entry `checkpointer` of a `langgraph.json`: each checkpoint of `langgraph dev` is on disk at once.
 
     The server's own saver writes its checkpoints to disk only every ten seconds, so a kill loses the last ones.
@@ -46,4 +48,4 @@ async def open_server_saver() -> AsyncIterator[ServerSaver]:
     """
     await asyncio.to_thread(DATABASE_PATH.parent.mkdir, exist_ok=True)  # the server forbids blocking calls
     async with ServerSaver.from_conn_string(str(DATABASE_PATH)) as saver:
-        yield saver  # type: ignore[misc]  # from_conn_string makes a saver of the class that it is called on
+        yield IncrementalSaver(saver)

@@ -40,7 +40,7 @@ def test_a_rolled_back_run_leaves_nothing_and_others_stay(
             assert left.metadata["run_id"] == "first"
             assert left.pending_writes == [("task", "messages", "first")]
             assert not await list_checkpoints(saver, "other")
-            async with saver.conn.execute("SELECT count(*) FROM writes") as counted:
+            async with saver.wrapped.conn.execute("SELECT count(*) FROM writes") as counted:
                 assert await counted.fetchone() == (1,)
 
     asyncio.run(roll_back())
