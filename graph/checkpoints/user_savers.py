@@ -12,6 +12,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -146,8 +147,18 @@ class SaverKind(NamedTuple):
     is_postgres: bool
 
     def run(self, saver: Any, work: Coroutine[Any, Any, _ResultT]) -> _ResultT:
-        """Return the result of work, in a thread. An async saver's runs in its event loop."""
+        """Return the result of work, in a thread. An async saver's runs in its event loop.
+
+        Raises asyncio.InvalidStateError, as LangGraph's savers do, if it is called in that loop, which would wait for itself.
+        """
         if self.is_async:
+            with suppress(RuntimeError):
+                if asyncio.get_running_loop() is saver.loop:
+                    work.close()
+                    raise asyncio.InvalidStateError(
+                        f"{type(saver).__name__}: synchronous call in the saver's event loop (await graph.ainvoke(…), "
+                        "graph.aget_state(…) or saver.aget_tuple(…))"
+                    )
             return asyncio.run_coroutine_threadsafe(work, saver.loop).result()
         return run_without_loop(work)
 

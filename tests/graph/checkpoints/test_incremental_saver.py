@@ -452,6 +452,8 @@ def test_an_async_saver_is_used_from_threads_too(path: Path) -> None:
             saver = IncrementalSaver(plain)
             await asyncio.to_thread(put, saver, [1, 2, 3, 4, 5])
             assert await asyncio.to_thread(read, saver) == [1, 2, 3, 4, 5]
+            with pytest.raises(asyncio.InvalidStateError, match=r"await graph\.ainvoke"):
+                read(saver)
             await saver.aprune(["job"])
             assert await saver.adelete_expired(0.0) == ["job"]
 
