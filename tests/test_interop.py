@@ -58,7 +58,8 @@ def run_example(directory: Path, *command: str, python: str | Path = sys.executa
         timeout=600,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "") or "characters, about" in done.stderr, done.stderr
+    said = [each for each in done.stderr.splitlines() if "checkpoints are in memory" not in each]
+    assert (done.returncode, said) == (0, []) or "characters, about" in done.stderr, done.stderr
     return done.stdout
 
 

@@ -362,5 +362,4 @@ def test_a_tool_asks_again_in_each_fork(player: Player) -> None:
     assert player.show(end) == words("one", "asked", "no", "two")
     assert "no: " in str(end["messages"])
     assert "yes" not in str([each.content for each in end["messages"]])
-    with player.sandboxes.open("ann") as work:
-        assert "yes" not in str(read_events(work._home, end, thread="ann"))
+    assert "yes" not in str(read_events(player.sandboxes._home, end, thread="ann"))
