@@ -47,3 +47,8 @@ def call_main(
     out.seek(0)
     err.seek(0)
     return subprocess.CompletedProcess(argv, ended.value.code, out.read(), err.read())
+
+
+def list_complaints(stderr: str) -> list[str]:
+    """Return the lines of an example's standard error, without the notice that its checkpoints are in memory."""
+    return [line for line in stderr.splitlines() if "checkpoints are in memory" not in line]

@@ -24,6 +24,7 @@ from langgraph_takeover import open_home
 from langgraph_takeover.handoff.views import VIEWS
 
 from .chat_server import ChatServer
+from .command_line import list_complaints
 from .deepagents_environment import find_deepagents_python
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +54,7 @@ def run_example(
         timeout=300,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, list_complaints(done.stderr)) == (0, [])
     return done.stdout
 
 

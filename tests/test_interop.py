@@ -15,6 +15,7 @@ from langgraph_takeover import open_home
 from langgraph_takeover.handoff.interop import swarm_records as handoff_swarm
 from langgraph_takeover.handoff.records.record import RecordStore
 
+from .command_line import list_complaints
 from .deepagents_environment import find_deepagents_python
 
 ROOT = Path(__file__).parents[1]
@@ -58,8 +59,9 @@ def run_example(directory: Path, *command: str, python: str | Path = sys.executa
         timeout=600,
         check=False,
     )
-    said = [each for each in done.stderr.splitlines() if "checkpoints are in memory" not in each]
-    assert (done.returncode, said) == (0, []) or "characters, about" in done.stderr, done.stderr
+    assert (done.returncode, list_complaints(done.stderr)) == (0, []) or "characters, about" in done.stderr, (
+        done.stderr
+    )
     return done.stdout
 
 
@@ -95,8 +97,8 @@ def test_every_code_block_runs(directory: Path) -> None:
 @pytest.mark.slow
 def test_own_graphs_run(directory: Path) -> None:
     (directory / "own.py").write_text("import demo_task\n" + make_program(OWN_GRAPHS))
-    count, answer, team, stat, *_, greeting = run_example(directory, "own.py").splitlines()
-    assert int(count) > 3
+    *counts, answer, team, stat, _, greeting = run_example(directory, "own.py").splitlines()[:8]
+    assert min(map(int, counts)) > 3
     assert answer.startswith("The fix is in place, and the tests pass. ['chat-1.first_source_edit.")
     assert "chat-1.first_validation." in answer
     assert (team.split()[0], stat.split()[0], greeting) == ("fixer", "1", "Hello.")
