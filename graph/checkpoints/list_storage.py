@@ -41,7 +41,7 @@ _CREATE_TABLES = (
 """Of SQLite and PostgreSQL, but for the name of the type of bytes."""
 _WRITE_THREAD = """
     INSERT INTO takeover_list_threads VALUES (?, ?, ?)
-    ON CONFLICT (thread_id) DO UPDATE SET written_at = excluded.written_at RETURNING token
+    ON CONFLICT (thread_id) DO UPDATE SET written_at = excluded.written_at
 """
 DELETE_NEEDLESS_BLOBS = """
     DELETE FROM checkpoint_blobs b WHERE b.thread_id = {0} AND NOT EXISTS (
@@ -50,6 +50,7 @@ DELETE_NEEDLESS_BLOBS = """
     )
 """
 """Of PostgreSQL, after checkpoints were deleted."""
+_READ_TOKEN = "SELECT token FROM takeover_list_threads WHERE thread_id = ?"
 _KEY, _ESCAPED = "takeover_list", "takeover_value"
 _MIN_LENGTH = 4
 """Shorter lists stay in the checkpoint."""
@@ -174,7 +175,8 @@ class ListStore:
     async def store(self, fetch: Fetch, serde: Any, encoded: EncodedCheckpoint) -> EncodedCheckpoint:
         """Store the new rows, in the transaction that will store the returned checkpoint."""
         thread = encoded.key[0]
-        ((token,),) = await fetch(_WRITE_THREAD, (thread, secrets.token_hex(8), time.time()))
+        await fetch(_WRITE_THREAD, (thread, secrets.token_hex(8), time.time()))
+        ((token,),) = await fetch(_READ_TOKEN, (thread,))
         if any(each.token not in (None, token) for each in encoded.lists.values()):  # rows were deleted since
             encoded = self.encode(serde, encoded.config, encoded.original, is_new=True)
         for each in encoded.lists.values():
@@ -221,7 +223,7 @@ class ListStore:
         at = stored.config["configurable"]
         thread, namespace = str(at["thread_id"]), str(at.get("checkpoint_ns") or "")
         values = dict(stored.checkpoint["channel_values"])
-        tokens = await fetch("SELECT token FROM takeover_list_threads WHERE thread_id = ?", (thread,))
+        tokens = await fetch(_READ_TOKEN, (thread,))
         for channel, value in values.items():
             if not is_encoded(value) or value[_KEY] is None:
                 values[channel] = value[_ESCAPED] if is_encoded(value) else value
@@ -261,7 +263,7 @@ def is_encoded(value: Any) -> bool:
 
 def returns_rows(statement: str) -> bool:
     """Whether a statement has rows to fetch."""
-    return statement.lstrip().startswith("SELECT") or "RETURNING" in statement
+    return statement.lstrip().startswith("SELECT")
 
 
 async def create_tables(fetch: Fetch, *, is_postgres: bool) -> None:
