@@ -206,8 +206,15 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     state_schema = SandboxAgentState
 
     def __new__(cls, *args: Any, policy: str = "record", **options: Any) -> SandboxMiddleware:
-        # LangChain makes a node for a hook that the class has.
-        return super().__new__(cls if policy == "record" else _PolicyMiddleware)
+        kind = cls
+        if policy != "record" and not issubclass(cls, _PolicyMiddleware):
+            # LangChain makes a node for a hook that the class has.
+            kind = (
+                _PolicyMiddleware
+                if cls is SandboxMiddleware
+                else type(cls.__name__, (cls, _PolicyMiddleware), {})
+            )
+        return super().__new__(kind)
 
     def __init__(
         self,
@@ -480,7 +487,7 @@ class _PolicyMiddleware(SandboxMiddleware):
 
     @property
     def name(self) -> str:
-        return SandboxMiddleware.__name__
+        return type(self).__name__ if type(self) is not _PolicyMiddleware else SandboxMiddleware.__name__
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:

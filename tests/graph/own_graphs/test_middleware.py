@@ -359,6 +359,27 @@ def test_the_policy_stop_ends_the_agent(bench: RunHarness) -> None:
     assert (len(end["records"]), len(model.seen)) == (1, 1)
 
 
+class _CountingMiddleware(SandboxMiddleware):
+    """A user's own, with a hook of its own."""
+
+    calls = 0
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        self.calls += 1
+        return super().wrap_model_call(request, handler)
+
+
+@pytest.mark.parametrize(("policy", "calls"), [("record", 2), ("stop", 1)])
+def test_a_class_that_inherits(bench: RunHarness, policy: Any, calls: int) -> None:
+    with hold(bench) as work:
+        own = _CountingMiddleware(work, policy=policy)
+        agent: Any = create_agent(
+            scripted_model(shell(EDIT), "Done."), middleware=[own], checkpointer=work.saver
+        )
+        end = agent.invoke(ask(), CONFIG)
+    assert (own.calls, own.name, len(end["records"])) == (calls, "_CountingMiddleware", 1)
+
+
 @pytest.mark.parametrize("decision", ["approve", "refuse"])
 def test_a_person_reviews(bench: RunHarness, decision: str) -> None:
     model = scripted_model(shell(EDIT), "Done.")
