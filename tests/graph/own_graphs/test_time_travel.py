@@ -166,7 +166,11 @@ def words(*names: str) -> list[str]:
 
 
 @pytest.fixture(
-    params=["memory", "sqlite", "async", "home", pytest.param("postgres", marks=pytest.mark.slow)]
+    params=[
+        "sqlite",
+        "async",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("memory", "home", "postgres")),
+    ]
 )
 def player(request: pytest.FixtureRequest, bench: RunHarness, tmp_path: Path) -> Iterator[Player]:
     path = str(tmp_path / "chats.sqlite")
