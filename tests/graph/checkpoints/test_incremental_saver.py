@@ -335,6 +335,7 @@ def test_threads_of_the_process_write_at_once(path: Path) -> None:
         assert errors == []
 
 
+@pytest.mark.slow
 def test_after_a_kill_each_stored_checkpoint_is_whole(path: Path) -> None:
     for _ in range(2):
         path.unlink(missing_ok=True)
