@@ -9,9 +9,8 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from langgraph_takeover.graph.checkpoints import list_storage
-from langgraph_takeover.graph.checkpoints.inspection import KEY_MATCHES, list_kept, list_needless
-from langgraph_takeover.graph.checkpoints.list_storage import DELETE_NEEDLESS_BLOBS, ListStore
-from langgraph_takeover.graph.checkpoints.user_savers import Transaction, TransactionSaver, find_kind
+from langgraph_takeover.graph.checkpoints.list_storage import ListStore
+from langgraph_takeover.graph.checkpoints.user_savers import TransactionSaver, find_kind
 from langgraph_takeover.graph.usage_errors import UnsupportedSaverError
 
 _SWEEP_PAUSE_S = 60.0
@@ -55,7 +54,7 @@ class IncrementalSaver(TransactionSaver):
                 f"the lists of {type(saver).__name__} cannot be stored by their elements (pass a SqliteSaver, "
                 "AsyncSqliteSaver, PostgresSaver or AsyncPostgresSaver of LangGraph's own packages)"
             )
-        self.lists = ListStore()
+        self.lists = ListStore(notes_time=True)
         super().__init__(saver, kind, self.lists)
         self._ttl_s, self._swept_at = ttl_s, 0.0
 
@@ -128,18 +127,11 @@ class IncrementalSaver(TransactionSaver):
             if strategy == "delete":
                 await self._delete_thread(thread)
             else:
+                tables = ("checkpoints", "checkpoint_writes" if self._kind.is_postgres else "writes")
                 async with self._begin(thread) as begun:
-                    await self._prune_thread(begun, thread, keep)
-
-    async def _prune_thread(self, begun: Transaction, thread: str, keep: int) -> None:
-        found = await self._kind.call(begun.saver, "list", {"configurable": {"thread_id": thread}})
-        needless = list_needless(found, keep)
-        for key in needless:
-            for table in ("checkpoints", "checkpoint_writes" if begun.is_postgres else "writes"):
-                await begun.fetch(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('?')}", key)
-        if begun.is_postgres:
-            await begun.fetch(DELETE_NEEDLESS_BLOBS.format("?"), (thread,))
-        await list_storage.delete_unused(begun.fetch, thread, list_kept(found, needless))
+                    config = {"configurable": {"thread_id": thread}}
+                    found = await self._kind.call(begun.saver, "list", config)
+                    await list_storage.prune_thread(begun.fetch, thread, found, tables=tables, keep=keep)
 
     async def _delete_expired(self, ttl_s: float) -> list[str]:
         async with self._read_rows() as read:

@@ -51,39 +51,32 @@ def list_needless(found: Sequence[CheckpointTuple], keep: int = 1) -> list[tuple
 
     `found` are all its checkpoints, newest first.
     """
-    keys = [(chain_key(each.config), str(each.config["configurable"]["checkpoint_id"])) for each in found]
-    roots = [id_ for key, id_ in keys if not key.namespace][:keep]
+    keys = [*map(checkpoint_key, found)]
+    roots = [id_ for _, namespace, id_ in keys if not namespace][:keep]
     needless, needed = [], set[tuple[str, str, bool]]()
-    for (key, id_), stored in zip(keys, found, strict=True):
+    for (thread, namespace, id_), stored in zip(keys, found, strict=True):
         has_deltas = "counters_since_delta_snapshot" in stored.metadata
-        if not key.namespace:
+        if not namespace:
             is_needed = id_ in roots or has_deltas
         else:
             # The checkpoints of a task's subgraph name the one that the task began with.
             begun = stored.metadata.get("parents", {}).get("", "")
-            of_task = bool(begun) and ":" in key.namespace
+            of_task = bool(begun) and ":" in namespace
             users = {
-                (key.namespace, root, root == begun)
+                (namespace, root, root == begun)
                 for root in roots
                 if root == begun or (root > begun and not of_task)
             }
             is_needed = not users <= needed or (has_deltas and (bool(users) or not of_task))
             needed |= users
         if not is_needed:
-            needless.append((*key, id_))
+            needless.append((thread, namespace, id_))
     return needless
 
 
-def list_kept(
-    found: Sequence[CheckpointTuple], needless: Sequence[tuple[str, str, str]]
-) -> list[CheckpointTuple]:
-    """List the checkpoints that remain without the needless ones."""
-    keys = {*needless}
-    return [
-        each
-        for each in found
-        if (*chain_key(each.config), str(each.config["configurable"]["checkpoint_id"])) not in keys
-    ]
+def checkpoint_key(stored: CheckpointTuple) -> tuple[str, str, str]:
+    """Return the thread, the namespace and the id of a checkpoint."""
+    return (*chain_key(stored.config), str(stored.config["configurable"]["checkpoint_id"]))
 
 
 def chain_key(config: RunnableConfig) -> ChainKey:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
+from langgraph_takeover.graph.checkpoints.inspection import KEY_MATCHES, checkpoint_key, list_needless
 from langgraph_takeover.graph.usage_errors import CheckpointCorruptError
 
 Fetch = Callable[[str, Sequence[Any]], Awaitable[Sequence[Sequence[Any]]]]
@@ -43,8 +44,8 @@ _WRITE_THREAD = """
     INSERT INTO takeover_list_threads VALUES (?, ?, ?)
     ON CONFLICT (thread_id) DO UPDATE SET written_at = excluded.written_at
 """
-DELETE_NEEDLESS_BLOBS = """
-    DELETE FROM checkpoint_blobs b WHERE b.thread_id = {0} AND NOT EXISTS (
+_DELETE_NEEDLESS_BLOBS = """
+    DELETE FROM checkpoint_blobs b WHERE b.thread_id = ? AND NOT EXISTS (
         SELECT 1 FROM checkpoints c WHERE c.thread_id = b.thread_id AND c.checkpoint_ns = b.checkpoint_ns
         AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version
     )
@@ -82,12 +83,14 @@ class _Elements:
 
     def add(self, value: Any, digest: bytes) -> None:
         content = (vars(value), value.__pydantic_extra__) if isinstance(value, BaseMessage) else value
+        if type(value) in _ATOMS:
+            content = None  # it cannot change; and a NaN does not equal itself
         try:
-            copied = None if type(value) in _ATOMS else _copy(content)
+            copied = _copy(content)
         except TypeError:  # not JSON-like: a change in place cannot be seen
             content, copied = object(), None
         self._values.append(value)
-        self._contents.append(None if copied is None and type(value) in _ATOMS else content)
+        self._contents.append(content)
         self._copies.append(copied)
         self.digests.append(digest)
 
@@ -133,10 +136,13 @@ class EncodedCheckpoint(NamedTuple):
 
 
 class ListStore:
-    """Stores the lists of one saver's checkpoints, and remembers the rows of recent ones."""
+    """Stores the lists of one saver's checkpoints, and remembers the rows of recent ones.
 
-    def __init__(self) -> None:
-        self.has_tables = False
+    With `notes_time`, the time of each thread's last checkpoint is stored even if it has no lists.
+    """
+
+    def __init__(self, *, notes_time: bool = False) -> None:
+        self.has_tables, self._notes_time = False, notes_time
         self._lock = threading.Lock()
         self._latest: OrderedDict[tuple[str, str, str], _StoredList] = OrderedDict()
         """By thread, namespace and channel."""
@@ -175,6 +181,8 @@ class ListStore:
     async def store(self, fetch: Fetch, serde: Any, encoded: EncodedCheckpoint) -> EncodedCheckpoint:
         """Store the new rows, in the transaction that will store the returned checkpoint."""
         thread = encoded.key[0]
+        if not encoded.lists and not self._notes_time:
+            return encoded
         await fetch(_WRITE_THREAD, (thread, secrets.token_hex(8), time.time()))
         ((token,),) = await fetch(_READ_TOKEN, (thread,))
         if any(each.token not in (None, token) for each in encoded.lists.values()):  # rows were deleted since
@@ -223,13 +231,13 @@ class ListStore:
         at = stored.config["configurable"]
         thread, namespace = str(at["thread_id"]), str(at.get("checkpoint_ns") or "")
         values = dict(stored.checkpoint["channel_values"])
-        tokens = await fetch(_READ_TOKEN, (thread,))
+        tokens = await fetch(_READ_TOKEN, (thread,)) if is_latest else ()
         for channel, value in values.items():
             if not is_encoded(value) or value[_KEY] is None:
                 values[channel] = value[_ESCAPED] if is_encoded(value) else value
                 continue
             values[channel], digests, nodes = await _read_list(fetch, serde, thread, value[_KEY])
-            if is_latest and tokens:
+            if tokens:
                 known = _StoredList(tokens[0][0], value[_KEY], nodes=frozenset(nodes))
                 for element, digest in zip(values[channel], digests, strict=True):
                     known.elements.add(element, digest)
@@ -283,8 +291,24 @@ async def delete_thread(fetch: Fetch, thread: str) -> None:
         await fetch(f"DELETE FROM {table} WHERE thread_id = ?", (thread,))
 
 
-async def delete_unused(fetch: Fetch, thread: str, kept: Iterable[CheckpointTuple]) -> None:
-    """Delete the rows that none of a thread's remaining checkpoints needs; `kept` are these as they are stored."""
+async def prune_thread(
+    fetch: Fetch, thread: str, found: Sequence[CheckpointTuple], *, tables: Sequence[str], keep: int = 1
+) -> None:
+    """Delete what a thread's newest checkpoints do not need, from tables that have their keys, and from ours.
+
+    `found` are all its checkpoints as they are stored, newest first.
+    """
+    needless = {*list_needless(found, keep)}
+    for key in needless:
+        for table in tables:
+            await fetch(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('?')}", key)
+    if "checkpoint_writes" in tables:
+        await fetch(_DELETE_NEEDLESS_BLOBS, (thread,))
+    await _delete_unused(fetch, thread, (each for each in found if checkpoint_key(each) not in needless))
+
+
+async def _delete_unused(fetch: Fetch, thread: str, kept: Iterable[CheckpointTuple]) -> None:
+    """Delete the rows that none of a thread's remaining checkpoints needs."""
     changed = "UPDATE takeover_list_threads SET token = ? WHERE thread_id = ?"
     await fetch(changed, (secrets.token_hex(8), thread))
     used: set[bytes] = set()

@@ -25,18 +25,14 @@ from langgraph_takeover.base.failures import clean_up, run_all
 from langgraph_takeover.graph.checkpoints import checksums, list_storage
 from langgraph_takeover.graph.checkpoints.checksums import WriteRecorder
 from langgraph_takeover.graph.checkpoints.inspection import (
-    KEY_MATCHES,
     Writes,
     chain_key,
     drop_failed_writes,
     explain_unstorable_values,
-    list_kept,
-    list_needless,
     require_lease,
     thread_config,
 )
 from langgraph_takeover.graph.checkpoints.list_storage import (
-    DELETE_NEEDLESS_BLOBS,
     ListStore,
     has_encoded,
     returns_rows,
@@ -163,12 +159,9 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
         """Delete the thread's checkpoints that the newest one does not need."""
         with self._write_transaction(thread_id) as recorder:
             found = [*super().list(thread_config(thread_id))]
-            needless = list_needless(found)
-            for key in needless:
-                for table in ("checkpoints", "writes", "takeover_checksums"):
-                    recorder.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('?')}", key)
-            kept = list_kept(found, needless)
-            run_without_loop(list_storage.delete_unused(_fetch_with(recorder), thread_id, kept))
+            tables = ("checkpoints", "writes", "takeover_checksums")
+            pruning = list_storage.prune_thread(_fetch_with(recorder), thread_id, found, tables=tables)
+            run_without_loop(pruning)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         with self._read_transaction() as cursor:
@@ -388,16 +381,11 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
 
         @repeat_after_loss(idempotent=True)
         def prune_thread(self, thread_id: str) -> None:
-            with self.write_atomically(thread_id) as connection:
+            with self.write_atomically(thread_id):
                 found = [*super().list(thread_config(thread_id))]
-                needless = list_needless(found)
-                for key in needless:
-                    for table in ("checkpoints", "checkpoint_writes"):
-                        connection.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('%s')}", key)
-                connection.execute(DELETE_NEEDLESS_BLOBS.format("%s"), (thread_id,))
+                tables = ("checkpoints", "checkpoint_writes")
                 with self._open_rows() as fetch:
-                    kept = list_kept(found, needless)
-                    run_without_loop(list_storage.delete_unused(fetch, thread_id, kept))
+                    run_without_loop(list_storage.prune_thread(fetch, thread_id, found, tables=tables))
 
         def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
             for thread in thread_ids:

@@ -271,6 +271,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         The ids of calls in the reply become unique. Raises SettingsError if another tool replaces one of the sandbox's.
         """
         self._require_own_tools(request.tools)
+        if self._policy != "record":  # checked before, in a node
+            return self._messages.call(request, handler)
         work = self._sandboxes.current(request.state)
         update = self._check_points(work, request.state, request.runtime) or {}
         request, notes = _add_notes(request, update)
@@ -278,6 +280,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         self._require_own_tools(request.tools)
+        if self._policy != "record":
+            return await self._messages.acall(request, handler)
         work = await self._sandboxes.acurrent(request.state)
         update = (
             await work.run_blocking(lambda: self._check_points(work, request.state, request.runtime)) or {}
@@ -498,14 +502,6 @@ class _PolicyMiddleware(SandboxMiddleware):
     async def abefore_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         work = await self._sandboxes.acurrent(state)
         return await work.run_blocking(lambda: self._check_points(work, state, runtime))
-
-    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        self._require_own_tools(request.tools)
-        return self._messages.call(request, handler)
-
-    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        self._require_own_tools(request.tools)
-        return await self._messages.acall(request, handler)
 
 
 class _SandboxTool(StructuredTool):

@@ -38,12 +38,8 @@ class AgentTrace:
         earlier = self.load(trace_id)
         new_id = traces.append(self._ledger, self._thread, part, after=trace_id or "")
         with self._lock:
-            if new_id not in self._known:
-                # The earlier part is rarely read again, so that its lists can grow.
-                self._known.pop(trace_id or "", None)
-                earlier.events.extend(part.events)
-                earlier.edits.extend(part.edits)
-                self._remember(new_id, earlier)
+            # New lists: another agent may begin with the same events.
+            self._remember(new_id, TracePart([*earlier.events, *part.events], [*earlier.edits, *part.edits]))
         return new_id
 
     def _remember(self, trace_id: str, part: TracePart) -> None:

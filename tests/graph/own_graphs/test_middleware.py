@@ -22,6 +22,8 @@ from pydantic import BaseModel
 
 from langgraph_takeover import open_home
 from langgraph_takeover.errors import EarlierCallError, RecordError
+from langgraph_takeover.graph.own_graphs.agent_trace import find_trace
+from langgraph_takeover.handoff.ledger.traces import TracePart
 from langgraph_takeover.integrations import (
     SandboxState,
     ThreadSandbox,
@@ -357,6 +359,19 @@ def test_the_policy_stop_ends_the_agent(bench: RunHarness) -> None:
     with hold(bench) as work:
         end = build(work, model, policy="stop").invoke(ask(), CONFIG)
     assert (len(end["records"]), len(model.seen)) == (1, 1)
+
+
+def test_agents_that_begin_with_the_same_events_do_not_share_what_follows(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        trace = find_trace(work)
+        first = trace.append(None, TracePart([{"text": "first"}], []))
+        begun = trace.load(first).events
+        ends = [trace.append(first, TracePart([{"text": name}], [])) for name in ("left", "right")]
+        assert begun == [{"text": "first"}]
+        assert [[each["text"] for each in trace.load(end).events] for end in ends] == [
+            ["first", "left"],
+            ["first", "right"],
+        ]
 
 
 class _CountingMiddleware(SandboxMiddleware):
