@@ -83,7 +83,9 @@ def parse_options(values: Mapping[str, Any]) -> TakeoverOptions:
         problem = known if first["type"] == "literal_error" else first["msg"]
         raise RunUsageError(f"--{name.replace('_', '-')}: {problem}") from error
     if options.attempts > 1 and options.choose is None:
-        raise RunUsageError("--attempts: which one is kept? (add --choose tests-of-the-predecessor)")
+        raise RunUsageError(
+            "--attempts: no rule chooses the attempt to keep (add --choose tests-of-the-predecessor)"
+        )
     if options.choose is not None and options.attempts == 1:
         raise RunUsageError("--choose: there is one attempt only (add --attempts 2 or more)")
     return options

@@ -156,7 +156,7 @@ def run_app(app: typer.Typer, name: str, **context: Any) -> NoReturn:
     except click_error as error:
         where = getattr(error, "ctx", None)
         command = where.command_path if where is not None else name
-        text = " ".join(error.format_message().split()).rstrip(".")
+        text = " ".join(error.format_message().replace("Value error, ", "", 1).split()).rstrip(".")
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             raise SystemExit(error.exit_code) from None

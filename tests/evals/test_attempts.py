@@ -95,9 +95,15 @@ def test_a_killed_run_does_not_repeat_finished_attempts(
     ("options", "message"),
     [
         (("--attempts", "0"), "'--attempts'"),
-        (("--attempts", "2"), "--attempts: which one is kept? (add --choose tests-of-the-predecessor)"),
+        (
+            ("--attempts", "2"),
+            "--attempts: no rule chooses the attempt to keep (add --choose tests-of-the-predecessor)",
+        ),
         (("--choose", RULE), "--choose: there is one attempt only (add --attempts 2 or more)"),
-        (("--attempts", "2", "--choose", "best"), "'best' is not one of 'tests-of-the-predecessor'"),
+        (
+            ("--attempts", "2", "--choose", "best"),
+            "invalid value for '--choose': 'best' is not one of 'tests-of-the-predecessor'",
+        ),
     ],
 )
 def test_other_values_are_refused(run_main: RunCommand, options: tuple[str, ...], message: str) -> None:
