@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, cast, get_args
 
+from langgraph.checkpoint.base import CheckpointTuple
+
 from langgraph_takeover.base.failures import clean_up
 from langgraph_takeover.graph.checkpoints.inspection import (
     CheckpointInfo,
@@ -58,9 +60,11 @@ ThreadStatus = Literal[
     "finished",
     "handed_over",
     "failed",
+    "elsewhere",
 ]
 """What happens on a thread: `RunStatus`; while a process holds it `running`, `stopping`, or `waiting_for_model` if the
-endpoint asked it to wait; `empty` before that."""
+endpoint asked it to wait; `empty` before that. `elsewhere`: it has states of the sandbox, but no checkpoint here, since
+its graph was compiled with a saver of the user's own."""
 
 
 class Home:
@@ -244,10 +248,11 @@ class Home:
     def request_handoff(self, thread: str, reason: str = "") -> None:
         """Ask the run on a thread to hand over after its current or next step.
 
-        Raises ThreadNotFoundError, and ForeignThreadError for a graph of the user's own, which makes no record on request.
+        An agent with a `SandboxMiddleware` does so too; nodes of other graphs read `ThreadSandbox.handoff_request`.
+        Raises ThreadNotFoundError, and ForeignThreadError for the thread of a delivery.
         """
         leases.check_thread(thread)
-        require_graph(self.saver, thread, own=False)
+        require_graph(self.saver, thread, own=None)
         if not leases.request_handoff(self.ledger, thread, reason):
             raise ThreadNotFoundError(
                 f"thread not found: {thread!r} ({self._describe_other_threads(thread)})"
@@ -263,15 +268,22 @@ class Home:
         return leases.request_stop(self.ledger, thread, "now" if now else "step")
 
     def status(self, thread: str) -> ThreadStatus:
-        """Return the status of a thread. Raises ThreadNotFoundError."""
+        """Return the status of a thread. Raises ThreadNotFoundError.
+
+        `Sandboxes.status` is for threads whose checkpoints are in a saver of your own; here they are `elsewhere`.
+        """
         self.require_thread(thread)
+        return self.describe_status(thread, lambda: self.saver.get_tuple(thread_config(thread)))
+
+    def describe_status(self, thread: str, load: Callable[[], CheckpointTuple | None]) -> ThreadStatus:
+        """Return the status of a thread, whose newest checkpoint `load` returns."""
         if leases.is_held(self.ledger, thread):
             if leases.read_stop(self.ledger, thread):
                 return "stopping"
             return "waiting_for_model" if effects.is_waiting(self.ledger, thread) else "running"
-        stored = self.saver.get_tuple(thread_config(thread))
+        stored = load()
         if stored is None:
-            return "empty"
+            return "elsewhere" if effects.list_state_ids(self.ledger, thread) else "empty"
         if is_waiting(stored):
             return "waiting"
         if is_own_graph(stored):

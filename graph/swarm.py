@@ -31,11 +31,10 @@ from langgraph_takeover.handoff.views.common import recall_events
 from langgraph_takeover.nodes.context.settings import SettingsError, describe_validation_error
 from langgraph_takeover.nodes.context.team_members import name_model
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
-from langgraph_takeover.nodes.model.note_calls import write_model_notes
+from langgraph_takeover.nodes.model.note_calls import MODEL_TIMEOUT_S, complete_notes
 from langgraph_takeover.sandbox.interface import Snapshot
 
 _WINDOW_TOKENS = 128_000
-_MODEL_TIMEOUT_S = 600.0
 _MAX_WAIT_S = 10.0
 """Longest wait for an endpoint that asks for one: neither a stop nor Ctrl-C ends a tool's thread."""
 
@@ -78,7 +77,14 @@ def create_handoff_tool(
             sandbox=sandbox,
         )
         if model is not None and view in VIEWS_WITH_NOTES:
-            record = _add_notes(record, model, records)
+            record = complete_notes(
+                record,
+                model,
+                name_model(model),
+                records=records,
+                timeout_s=MODEL_TIMEOUT_S,
+                max_wait_s=_MAX_WAIT_S,
+            )
         seen = attach_record(shown(record, recipient), record, is_stored=records is not None)
         update = {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *seen], "active_agent": agent_name}
         return Command(goto=agent_name, graph=Command.PARENT, update=update)
@@ -167,19 +173,3 @@ def _messages(state: Any) -> list[BaseMessage]:
 
 def _thread(config: RunnableConfig) -> str:
     return str(config.get("configurable", {}).get("thread_id") or "")
-
-
-def _add_notes(record: HandoffRecord, model: BaseChatModel, records: RecordStore | None) -> HandoffRecord:
-    """Return the record with the model's notes; if the model fails, their fields stay unknown."""
-    if record.notes is not None:
-        return record
-
-    notes = write_model_notes(
-        record, model, name_model(model), timeout_s=_MODEL_TIMEOUT_S, max_wait_s=_MAX_WAIT_S
-    )
-    if notes is None:
-        return record
-    if records is not None:
-        records.add_notes(record.id, notes)
-        notes = records.load_notes(record.id) or notes
-    return record.model_copy(update={"notes": notes})

@@ -139,12 +139,15 @@ def graph_kind(checkpoint: CheckpointTuple) -> GraphKind:
     )
 
 
-def require_graph(saver: Any, thread: str, *, own: bool) -> None:
-    """Raise ForeignThreadError unless the thread is new, or the runtime's, or with `own` that of a user's graph."""
+def require_graph(saver: Any, thread: str, *, own: bool | None) -> None:
+    """Raise ForeignThreadError unless the thread is new or has the right graph.
+
+    With `own` that is a user's graph, with None that or one of the runtime's, else one of the runtime's.
+    """
     stored = None
     with suppress(CheckpointCorruptError):  # an earlier checkpoint may still be intact
         stored = saver.get_tuple(thread_config(thread))
-    if stored is None:
+    if stored is None or (own is None and is_own_graph(stored)):
         return
     if not own:
         graph_kind(stored)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NotRequired, cast
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain.agents.middleware.types import AgentState as ChatState
 from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.config import get_config
@@ -29,17 +30,19 @@ from langgraph_takeover.graph.own_graphs.agent_handoffs import (
     require_shared_state,
 )
 from langgraph_takeover.graph.own_graphs.agent_trace import find_trace
-from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
+from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, RanCall, refuse
 from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes
+from langgraph_takeover.graph.own_graphs.successors import write_notes
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_states
 from langgraph_takeover.handoff.ledger.traces import TracePart
+from langgraph_takeover.handoff.recordings.recorded_run import join_requests
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Action, Event, HandoffPoint, PointKind
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief, wait_for_review
 from langgraph_takeover.nodes.context.settings import SettingsError
-from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
+from langgraph_takeover.nodes.model.actions import UnreadableReply, format_reply, parse_action
 from langgraph_takeover.nodes.model.endpoint_rules import GrowingRequest, repair_replies
 from langgraph_takeover.nodes.model.message_content import mark_client
 from langgraph_takeover.nodes.model.openai_client import complete_client
@@ -163,6 +166,8 @@ class SandboxAgentState(ChatState[Any]):
     """Id of the sandbox's state."""
     task: NotRequired[dict[str, Any]]
     """`TaskBrief` as JSON."""
+    requests: NotRequired[list[str]]
+    """Ids of the messages that are part of the task."""
     trace: NotRequired[str]
     """Id of the events and edits of the earlier steps, which are in the ledger."""
     events: NotRequired[Annotated[list[dict[str, Any]], merge_events]]
@@ -182,13 +187,15 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
 
     Each call takes effect once, and its state of the sandbox is saved with the step. Several calls in one reply are made
     in their order. At handoff points a record is made; under the policy `stop` the agent then ends, under `review` a
-    person decides whether it does. The agent needs a checkpointer: any, or `work.saver` of `open_sandbox`.
+    person decides whether it does. `home.request_handoff` asks for a record after the current step; the agent then ends,
+    unless a person decides otherwise. The agent needs a checkpointer: any, or `work.saver` of `open_sandbox`.
 
     Args:
         sandboxes: those of all threads; or the sandbox of one, from `open_sandbox`.
         points: the kinds of handoff points at which a record is made.
         policy: what follows a record: `record` continues, `stop` ends the agent, `review` asks a person.
         model_name: name of the model in the records.
+        notes_model: writes notes on each record, which several views show; without it, `receive_record` can have them written.
         command_timeout_s: time limit of one command, in seconds.
         observation_chars: maximum length of a result; the middle of a longer one is left out.
 
@@ -223,6 +230,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         points: Collection[PointKind] = _POINTS,
         policy: Literal["record", "stop", "review"] = "record",
         model_name: str = "unknown model",
+        notes_model: BaseChatModel | None = None,
         command_timeout_s: float = 120.0,
         observation_chars: int = 20_000,
     ) -> None:
@@ -231,6 +239,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         self._names = frozenset(tool.name for tool in self.tools)
         self._sandboxes = sandboxes
         self._points, self._policy, self._model_name = frozenset(points), policy, model_name
+        self._notes_model = notes_model
         self._timeout_s, self._max_chars = command_timeout_s, observation_chars
         self._messages = ModelMessages()
 
@@ -238,32 +247,44 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         return work.keep(self, lambda: CallOrder(work, self._names))
 
     def before_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Describe the task: the first message of a person, and the repository at the start."""
-        return None if "task" in state else self._begin(self._sandboxes.current(state), state)
+        """Describe the task: the requests of a person so far, and the repository at the start."""
+        return _add_requests(state) if "task" in state else self._begin(self._sandboxes.current(state), state)
 
     async def abefore_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         if "task" in state:
-            return None
+            return _add_requests(state)
         work = await self._sandboxes.acurrent(state)
         return await work.run_blocking(lambda: self._begin(work, state))
 
     def _begin(self, work: ThreadSandbox, state: SandboxAgentState) -> dict[str, Any]:
         if not state.get("sandbox_state"):
             require_shared_state(work, state["messages"], self._names)
-        first = next((each for each in state["messages"] if isinstance(each, HumanMessage)), None)
+        asked = [each for each in state["messages"] if isinstance(each, HumanMessage)]
         sandbox = work.enter(state.get("sandbox_state"))
-        task = build_task_brief(work.thread, redact(first.text if first else ""), sandbox)
-        update: dict[str, Any] = {"task": task.model_dump(mode="json")}
+        prompt = join_requests(redact(each.text) for each in asked)
+        task = build_task_brief(work.thread, prompt, sandbox).model_dump(mode="json")
+        update: dict[str, Any] = {"task": task, "requests": [str(each.id) for each in asked]}
         if not state.get("sandbox_state"):
             update["sandbox_state"] = work.start()
         return update
 
     def after_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:
         """Remember the last message, by which another agent of the graph detects that the state was lost."""
-        self._sandboxes.current(state).last_messages.add(str(state["messages"][-1].id))
+        self._end(self._sandboxes.current(state), state)
 
     async def aafter_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:
-        (await self._sandboxes.acurrent(state)).last_messages.add(str(state["messages"][-1].id))
+        work = await self._sandboxes.acurrent(state)
+        await work.run_blocking(lambda: self._end(work, state))
+
+    def _end(self, work: ThreadSandbox, state: SandboxAgentState) -> None:
+        work.last_messages.add(str(state["messages"][-1].id))
+        # The step with the record is saved: if a process dies before this, the next one makes no second record.
+        if work.handoff_request is not None and (records := state.get("records")):
+            newest = work.session.records.load(records[-1])
+            inherited = len(work.session.records.load(state["record"]).trace) if "record" in state else 0
+            is_at_end = len(newest.trace) == inherited + state["checked_events"]
+            if newest.point.kind == "requested" and is_at_end:
+                work.answer_handoff_request()
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Make the records of new handoff points; send messages that strict endpoints accept.
@@ -276,6 +297,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         work = self._sandboxes.current(request.state)
         update = self._check_points(work, request.state, request.runtime) or {}
         request, notes = _add_notes(request, update)
+        if (last := _take_last_message(update)) is not None:
+            return _add_update(last, update, notes)
         return _add_update(self._messages.call(request, handler), update, notes)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -287,6 +310,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             await work.run_blocking(lambda: self._check_points(work, request.state, request.runtime)) or {}
         )
         request, notes = _add_notes(request, update)
+        if (last := _take_last_message(update)) is not None:
+            return _add_update(last, update, notes)
         return _add_update(await self._messages.acall(request, handler), update, notes)
 
     def _require_own_tools(self, tools: Iterable[Any]) -> None:
@@ -341,19 +366,27 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         )
         earlier, checked = trace.load(state.get("trace")).events, state.get("checked_events", 0)
         new = added.events[max(checked - len(earlier), 0) :]
-        if not new:
+        request, count = work.handoff_request, len(earlier) + len(added.events)
+        if not new and (request is None or not count):
             return update or None
-        before = [*earlier, *added.events[: -len(new)]] if len(added.events) > len(new) else earlier
+        before = [*earlier, *added.events[: len(added.events) - len(new)]]
         task = TaskBrief.model_validate(state["task"])
         detector = session.update_trace_state(before, task, state.get("record"))
         points = [point for each in new for point in detector.add(Event.model_validate(each), each)]
         fired = [point for point in points if point.kind in self._points]
+        if request is not None:
+            fired.append(HandoffPoint(kind="requested", event_index=count - 1, detail=request))
         if fired:
             state = cast(SandboxAgentState, {**state, **update, "events": [*before, *new]})
         records = [self._save_record(session, state, point, runtime) for point in fired]
-        if records and (
-            self._policy == "stop" or (self._policy == "review" and wait_for_review(session, records[0]))
-        ):
+        if self._notes_model is not None:
+            records = [write_notes(session, each, self._notes_model) for each in records]
+        if records and self._policy == "review":
+            if wait_for_review(session, records[0]):
+                update["jump_to"] = "end"
+            elif request is not None:
+                work.answer_handoff_request()
+        elif request is not None or (records and self._policy == "stop"):
             update["jump_to"] = "end"
         return update | {
             "trace": trace.append(state.get("trace"), added),
@@ -432,7 +465,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             return refuse(call, placed.refusal)
         events = read_field(runtime.state, "events") or ()
         index = len(trace.load(trace_id).events) + len(events) + 2 * ran.number
-        update = _build_update(action, ran.result, ran.state, index)
+        text = "" if ran.number else _format_replies(read_field(runtime.state, "messages"), self._names)
+        update = _build_update(action, text, ran, index)
         placed.updates[ran.number] = update
         message = ToolMessage(update["events"][1]["text"], tool_call_id=call["id"], name=action.tool)
         return Command(update={**_join_updates(placed.updates), "messages": [message]})
@@ -541,13 +575,23 @@ def _has_no_effect(action: Action) -> bool:
     return action.arguments["command"] == "view"
 
 
-def _build_update(action: Action, observation: Observation, state: str, index: int) -> dict[str, Any]:
-    called = Event(
-        index=index, kind="action", tool=action.tool, text="", arguments=redact(dict(action.arguments))
-    )
+def _format_replies(messages: Sequence[BaseMessage], names: Collection[str]) -> str:
+    """Return the last reply, after those since the last one that called a tool of the sandbox."""
+    replies: list[str] = []
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            if replies and any(call["name"] in names for call in message.tool_calls):
+                break
+            replies.insert(0, format_reply(message))
+    return str(redact("\n\n".join(replies)))
+
+
+def _build_update(action: Action, text: str, ran: RanCall[Observation], index: int) -> dict[str, Any]:
+    arguments, observation = redact(dict(action.arguments)), ran.result
+    called = Event(index=index, kind="action", tool=action.tool, text=text, arguments=arguments)
     observed = build_observation_event(index + 1, action.tool, observation)
     update: dict[str, Any] = {
-        "sandbox_state": state,
+        "sandbox_state": ran.state,
         "events": [called.model_dump(mode="json"), observed.model_dump(mode="json")],
     }
     return update | {"edits": [observation.edit]} if observation.edit is not None else update
@@ -557,6 +601,29 @@ def _add_notes(request: ModelRequest[Any], update: dict[str, Any]) -> tuple[Mode
     """Return the request with the notes for the model, which are no longer part of the update, and these notes."""
     notes = update.pop("messages", [])
     return request.override(messages=[*request.messages, *notes]) if notes else request, notes
+
+
+def _add_requests(state: SandboxAgentState) -> dict[str, Any] | None:
+    """Add a person's latest messages to the task."""
+    known, new = state.get("requests", []), list[HumanMessage]()
+    for message in reversed(state["messages"]):
+        if not isinstance(message, HumanMessage) or message.id in known:
+            break
+        new.insert(0, message)
+    if not new:
+        return None
+    prompt = join_requests([state["task"]["prompt"], *(redact(each.text) for each in new)])
+    return {
+        "task": {**state["task"], "prompt": prompt},
+        "requests": [*known, *(str(each.id) for each in new)],
+    }
+
+
+def _take_last_message(update: dict[str, Any]) -> AIMessage | None:
+    """Return the message that ends the agent in place of the model's reply, if it hands over; no model wrote it."""
+    if update.pop("jump_to", None) is None:
+        return None
+    return AIMessage(f"Handed over on request: record {update['records'][-1]}.", name="sandbox")
 
 
 def _add_update(result: Any, update: dict[str, Any], notes: list[Any]) -> Any:

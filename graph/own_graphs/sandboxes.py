@@ -19,7 +19,7 @@ from langgraph.runtime import get_runtime
 from langgraph_takeover.base.failures import end_block, get_logger, run_all
 from langgraph_takeover.graph.checkpoints.inspection import require_graph, thread_config
 from langgraph_takeover.graph.checkpoints.savers import build_fork
-from langgraph_takeover.graph.home import Home
+from langgraph_takeover.graph.home import Home, ThreadStatus
 from langgraph_takeover.graph.own_graphs.active_runs import watch_runs
 from langgraph_takeover.graph.own_graphs.guarded_saver import GuardedSaver
 from langgraph_takeover.graph.own_graphs.held_threads import HeldThread, HeldThreads
@@ -28,6 +28,7 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     check_policy,
     find_checkpointer,
     list_checkpoints,
+    load_checkpoint,
     save_checkpoint,
 )
 from langgraph_takeover.graph.usage_errors import ThreadAdvancedError
@@ -171,6 +172,26 @@ class Sandboxes(HeldThreads):
         Runs of graphs on this thread inside the block belong to it. Raises what `current` raises.
         """
         return _HeldBlock(self, thread, self._home.workers)
+
+    def status(self, thread: str, *, saver: BaseCheckpointSaver[Any]) -> ThreadStatus:
+        """Return the status of a thread whose checkpoints are in `saver`; see `Home.status`. Needs no lease.
+
+        In an event loop: `await home.acall(sandboxes.status, thread, saver=saver)`. Raises ThreadNotFoundError.
+        """
+        self._home.require_thread(thread)
+        return self._home.describe_status(thread, lambda: load_checkpoint(saver, thread_config(thread)))
+
+    def prune(self, thread: str, *, saver: BaseCheckpointSaver[Any]) -> int:
+        """Delete the snapshots that no checkpoint of a thread in `saver` needs; return how many files' directories that frees.
+
+        Delete checkpoints first, for instance by `IncrementalSaver.prune`. A thread without checkpoints loses all its
+        snapshots. In an event loop: by `home.acall`. Raises ThreadHeldError and ThreadNotFoundError.
+        """
+        self._home.require_thread(thread)
+        with self.open(thread) as work:
+            found = list_checkpoints(saver, {"configurable": {"thread_id": thread}}, "")
+            work.session.forget_snapshots(keep=work.list_needed_states(saver, found))
+            return self._home.remove_unused_snapshots()
 
     def guard(self, saver: BaseCheckpointSaver[Any]) -> BaseCheckpointSaver[Any]:
         """Return a checkpointer under which a run waits for the one before it, even before it reads.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from langchain_core.messages import ToolMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import HumanMessage, ToolMessage
 
 from langgraph_takeover.graph.delivery.offers import renew_offer
 from langgraph_takeover.graph.own_graphs.agent_handoffs import read_field
@@ -22,7 +23,9 @@ from langgraph_takeover.handoff.names import ViewName
 from langgraph_takeover.handoff.records.envelope import Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.handoff.views import Recipient, find_view
+from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES, Recipient, find_view
+from langgraph_takeover.nodes.context.team_members import name_model
+from langgraph_takeover.nodes.model.note_calls import MODEL_TIMEOUT_S, complete_notes
 from langgraph_takeover.nodes.records import save_files
 from langgraph_takeover.nodes.session.session import Session
 
@@ -36,13 +39,15 @@ def receive_record(
     *,
     window_tokens: int = 128_000,
     agent_name: str | None = None,
+    handoff: str | None = None,
+    notes_model: BaseChatModel | None = None,
     understanding: Understanding | None = None,
 ) -> dict[str, Any]:
     """Return the input of an agent that takes over a record on a new thread, under a view.
 
     The thread's sandbox gets the record's snapshot. If the record was offered by `hand_over`, this accepts the offer, and
     the source's thread is closed to writers; `complete_handoff` ends it. A repeated call on the same thread changes
-    nothing.
+    nothing. In an event loop: by `work.run_blocking`.
 
     Args:
         work: the sandbox of the new thread.
@@ -50,13 +55,19 @@ def receive_record(
         view: what the agent sees of it.
         window_tokens: the context window of the agent's model.
         agent_name: the name that the offer is for, if the record was offered to several.
+        handoff: id of the offer that this accepts, of `hand_over`. Without it, a record that nobody offered is received too.
+        notes_model: writes the notes that the views `structured`, `summary` and `layered` show, if the record has none;
+            usually the predecessor's model. Without notes their fields are unknown.
         understanding: what the agent confirms, for the ledger.
 
     Raises RecordError, UnknownViewError, SnapshotCorruptError and SandboxUnavailableError; HandoffError for a refused
-    offer, or if several are open; IllegalTransitionError and HandedOverError if another agent was faster.
+    offer, if several are open, or if `handoff` is no offer of this record that this thread can accept;
+    IllegalTransitionError and HandedOverError if another agent was faster.
     """
     record = work.session.records.load(record_id)
-    offer = _find_offer(work, record_id, agent_name)
+    offer = _find_offer(work, record_id, agent_name, handoff)
+    if notes_model is not None and view in VIEWS_WITH_NOTES:
+        record = write_notes(work.session, record, notes_model)
     if offer is not None and offer.envelope:
         record = record.model_copy(update={"envelope": offer.envelope})
     messages = find_view(view)(record, Recipient(protocol="native", window_tokens=window_tokens))
@@ -64,8 +75,11 @@ def receive_record(
     state = work.session.enter_record(record)
     if offer is not None and offer.successor != work.thread:
         _accept(work, offer, understanding)
+    for number, message in enumerate(messages):
+        message.id = f"{record.id}:{number}"  # by which the agent knows them from its own task's requests
     return {
         "messages": messages,
+        "requests": [each.id for each in messages if isinstance(each, HumanMessage)],
         "sandbox_state": state,
         "task": record.task.model_dump(mode="json"),
         "record": record.id,
@@ -85,12 +99,27 @@ def complete_handoff(work: ThreadSandbox, reason: str = "finished") -> Handoff |
     return handoffs.load(ledger, found.id)
 
 
-def _find_offer(work: ThreadSandbox, record_id: str, agent_name: str | None) -> Handoff | None:
+def write_notes(session: Session, record: HandoffRecord, model: BaseChatModel) -> HandoffRecord:
+    """Return the record with notes of the model, saved with it; as it is, if it has notes or the model fails."""
+    return complete_notes(
+        record,
+        model,
+        name_model(model),
+        records=session.records,
+        guard=session.hold_lease,
+        timeout_s=MODEL_TIMEOUT_S,
+        cancellation=session.stop.cancellation,
+    )
+
+
+def _find_offer(
+    work: ThreadSandbox, record_id: str, agent_name: str | None, handoff: str | None
+) -> Handoff | None:
     """Return the handoff that this thread accepted, or the one offer that it can accept. Raises HandoffError."""
     found = [
         each
         for each in handoffs.list_handoffs(work.session.ledger, OPEN_STATES)
-        if each.record == record_id and agent_name in (None, each.target)
+        if each.record == record_id and agent_name in (None, each.target) and handoff in (None, each.id)
     ]
     if accepted := [each for each in found if each.successor == work.thread]:
         return accepted[-1]
@@ -98,6 +127,10 @@ def _find_offer(work: ThreadSandbox, record_id: str, agent_name: str | None) -> 
     if len(offers) > 1:
         raise HandoffError(
             f"record {record_id}: it is offered to {', '.join(each.target for each in offers)[:200]} (pass agent_name=)"
+        )
+    if not offers and handoff is not None:
+        raise HandoffError(
+            f"handoff {handoff!r:.60}: no open offer of record {record_id} (hand the record over again with hand_over)"
         )
     return offers[0] if offers else None
 

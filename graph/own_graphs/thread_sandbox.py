@@ -277,6 +277,18 @@ class ThreadSandbox:
         with _open_sandbox(self._home, thread, session.spec, *options) as work:
             yield work
 
+    @property
+    def handoff_request(self) -> str | None:
+        """Why `home.request_handoff` asks this thread's graph to hand over, as of its last act; None without a request.
+
+        `SandboxMiddleware` answers requests. A node of another graph ends its work, and calls `answer_handoff_request`.
+        """
+        return self.session.handoff_request
+
+    def answer_handoff_request(self) -> None:
+        """Mark the request as done. Raises FencedError."""
+        self.session.answer_handoff_request()
+
     def has_states(self) -> bool:
         """Whether the thread has a saved state."""
         return bool(journal.list_state_ids(self.session.ledger, self.thread))
@@ -571,24 +583,32 @@ class ThreadSandbox:
                 self.session.save_snapshot(state)
         saver: Saver = self.saver
         saver.prune_thread(self.thread)
-        self.session.forget_snapshots(keep=self._list_needed_states(newest))
-        self._home.remove_unused_snapshots()
-
-    def _list_needed_states(self, newest: CheckpointTuple) -> set[str]:
-        """List the states with a snapshot that the remaining checkpoints, or calls of an unfinished step, refer to."""
-        values = [
-            (each.checkpoint["channel_values"], each.pending_writes)
-            for each in self.saver.list({"configurable": {"thread_id": self.thread}})
+        found = [
+            each
+            for each in saver.list({"configurable": {"thread_id": self.thread}})
             if each.config["configurable"].get("checkpoint_ns") or each.config == newest.config
         ]
-        text = self.saver.serde.dumps_typed(values)[1]
-        known = journal.list_state_ids(self.session.ledger, self.thread)
-        calls = journal.list_states(
-            self.session.ledger, self.thread, newest.config["configurable"]["checkpoint_id"]
-        )
-        needed = {each for each in known if each.encode() in text or each in calls}
-        left = split_state(resume_state_id(newest, is_rerun=False))
-        return needed | {*list_merge_bases(self.session, left)} | {*self._merged.values()}
+        self.session.forget_snapshots(keep=self.list_needed_states(saver, found))
+        self._home.remove_unused_snapshots()
+
+    def list_needed_states(
+        self, saver: BaseCheckpointSaver[str], found: Sequence[CheckpointTuple]
+    ) -> set[str]:
+        """List the states with a snapshot that checkpoints, or calls of their unfinished steps, refer to."""
+        ledger = self.session.ledger
+        text = saver.serde.dumps_typed(
+            [(each.checkpoint["channel_values"], each.pending_writes) for each in found]
+        )[1]
+        needed = {each for each in journal.list_state_ids(ledger, self.thread) if each.encode() in text}
+        for each in found:
+            if not each.config["configurable"].get("checkpoint_ns"):
+                needed |= {
+                    *journal.list_states(ledger, self.thread, each.config["configurable"]["checkpoint_id"])
+                }
+                needed |= {
+                    *list_merge_bases(self.session, split_state(resume_state_id(each, is_rerun=False)))
+                }
+        return needed | {*self._merged.values()}
 
     def repair(self, state: str | None = None) -> str:
         """Give the newest checkpoint a state of the sandbox, if its own is missing; return the state.

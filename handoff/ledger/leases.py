@@ -268,7 +268,8 @@ class Lease:
 
         A dead holder on this host is detected; one elsewhere loses its lease when it expires. Raises ThreadHeldError.
         """
-        self.token, self.previous_place = _acquire(self.ledger, self.thread, self.place, self.ttl_s)
+        found = _acquire(self.ledger, self.thread, self.place, self.ttl_s)
+        self.token, self.previous_place, self.handoff_request = found
         self.stop_mode = None
         self._ended.clear()
         self._released = False
@@ -365,21 +366,21 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
     return lease
 
 
-def _acquire(ledger: Ledger, thread: str, place: str, ttl_s: float) -> tuple[int, str]:
-    """Return the token of a new lease, and the place of a holder that died without releasing the thread."""
+def _acquire(ledger: Ledger, thread: str, place: str, ttl_s: float) -> tuple[int, str, str | None]:
+    """Return the token of a new lease, the place of a holder that died without releasing the thread, and the handoff request."""
     process, holder = current_process_identity(), f"process {os.getpid()} on {socket.gethostname()}"
     tried: dict[tuple[int, float], str] = {}
     """Attempts that may have been committed, by token and time, with the place before."""
 
     @repeat_after_loss(idempotent=True)
-    def write() -> tuple[int, str]:
+    def write() -> tuple[int, str, str | None]:
         with ledger.write_transaction() as connection:
             connection.execute(_INSERT_LEASE, {"thread": thread})
             now = ledger.now(connection)
             query = select(leases).where(leases.c.thread == thread)
             row = connection.execute(query if ledger.is_sqlite else query.with_for_update()).one()
             if row.process == process and (row.token, row.acquired_at) in tried:
-                return row.token, tried[row.token, row.acquired_at]
+                return row.token, tried[row.token, row.acquired_at], row.requested
             let_go = row.process == process and (ledger.url, thread, row.token) in _unreported_releases
             if row.expires_at > now and not let_go and process_state(row.process) != "dead":
                 raise ThreadHeldError(thread, row.holder, row.expires_at - now)
@@ -400,7 +401,7 @@ def _acquire(ledger: Ledger, thread: str, place: str, ttl_s: float) -> tuple[int
                     place=place,
                 )
             )
-        return row.token + 1, before
+        return row.token + 1, before, row.requested
 
     return write()
 

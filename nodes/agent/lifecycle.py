@@ -25,7 +25,7 @@ from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_co
 from langgraph_takeover.nodes.external.agent_turns import begin_session
 from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL
 from langgraph_takeover.nodes.model.calls import find_api_keys
-from langgraph_takeover.nodes.model.note_calls import write_model_notes
+from langgraph_takeover.nodes.model.note_calls import complete_notes
 from langgraph_takeover.nodes.model.tool_schemas import build_custom_schema
 from langgraph_takeover.nodes.records import create_record, list_base_directories
 from langgraph_takeover.nodes.session.observation import Observation
@@ -254,19 +254,13 @@ def wait_for_review(session: Session, record: HandoffRecord) -> bool:
 def _add_notes(state: AgentState, runtime: Runtime[AgentContext], record: HandoffRecord) -> HandoffRecord:
     """Return the record with the model's notes; if the model fails, without."""
     context = get_agent_context(runtime)
-    if record.notes is not None:
-        return record
-    notes = write_model_notes(
+    return complete_notes(
         record,
         context.model,
         context.display_model,
+        records=context.session.records,
+        guard=context.session.hold_lease,
         timeout_s=context.model_timeout_s,
         cancellation=context.session.stop.cancellation,
         on_wait=partial(report_wait, runtime, state),
     )
-    if notes is None:
-        return record
-    with context.session.hold_lease():
-        context.session.records.add_notes(record.id, notes)
-        notes = context.session.records.load_notes(record.id) or notes
-    return record.model_copy(update={"notes": notes})

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.notes.writer import AskModel, PromptTooLongError, write_notes
-from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.calls import CallCount, OnWait, ask_with_schema
 from langgraph_takeover.nodes.model.deadlines import Cancellation
 from langgraph_takeover.nodes.model.message_content import describe_empty_reply, is_truncated
 from langgraph_takeover.nodes.model.model_errors import ContextWindowError, ModelError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, estimate_tokens, measure_usage
+
+MODEL_TIMEOUT_S = 600.0
 
 
 class NotesCall(NamedTuple):
@@ -75,21 +78,33 @@ def build_ask(
     return ask
 
 
-def write_model_notes(
+def complete_notes(
     record: HandoffRecord,
     model: BaseChatModel,
     model_name: str,
     *,
+    records: RecordStore | None,
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     timeout_s: float,
     cancellation: Cancellation | None = None,
     on_wait: OnWait | None = None,
     max_wait_s: float = math.inf,
-) -> Notes | None:
-    """Return the notes that a model writes on a record; None if the model fails."""
+) -> HandoffRecord:
+    """Return a record with notes that a model writes, unless it has some or the model fails.
+
+    They are saved in `records` inside `guard()`; those that another process saved first are returned.
+    """
+    if record.notes is not None:
+        return record
     ask = build_ask(
         model, timeout_s=timeout_s, cancellation=cancellation, on_wait=on_wait, max_wait_s=max_wait_s
     )
     try:
-        return write_notes(record, ask, model_name)
+        notes = write_notes(record, ask, model_name)
     except ModelError:
-        return None
+        return record
+    if records is not None:
+        with guard():
+            records.add_notes(record.id, notes)
+            notes = records.load_notes(record.id) or notes
+    return record.model_copy(update={"notes": notes})
