@@ -92,8 +92,13 @@ class UnsupportedSaverError(TakeoverError, TypeError):
 class ThreadNotHeldError(TakeoverError, ValueError):
     """A write to a thread that this saver does not hold."""
 
-    def __init__(self, thread: str, held: str) -> None:
+    def __init__(self, thread: str, held: str | None) -> None:
         super().__init__(
-            f"thread {thread!r:.60} is not held: this saver writes to thread {held!r} (give that name as the graph's "
-            "thread_id, or hold the other thread too, and use its saver)"
+            f"thread {thread!r:.60} is not held: "
+            + (
+                "this saver only reads (write with that of open_sandbox or open_run)"
+                if held is None
+                else f"this saver writes to thread {held!r} (give that name as the graph's thread_id, or hold the other thread "
+                "too, and use its saver)"
+            )
         )

@@ -19,7 +19,7 @@ from langgraph_takeover.graph.usage_errors import (
     ThreadNotHeldError,
     UnstorableValueError,
 )
-from langgraph_takeover.handoff.ledger import FencedError, Lease
+from langgraph_takeover.handoff.ledger import Lease
 from langgraph_takeover.nodes.session.graph_tasks import join_states, split_state
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
 
@@ -85,10 +85,8 @@ def chain_key(config: RunnableConfig) -> ChainKey:
 
 
 def require_lease(thread: str, lease: Lease | None, row: Sequence[Any] | None) -> None:
-    if lease is None:
-        raise FencedError(thread, row[1] if row else "nobody")
-    if lease.thread != thread:
-        raise ThreadNotHeldError(thread, lease.thread)
+    if lease is None or lease.thread != thread:
+        raise ThreadNotHeldError(thread, lease.thread if lease else None)
     lease.update_from_row(row)
 
 

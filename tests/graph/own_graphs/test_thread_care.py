@@ -24,6 +24,7 @@ from langgraph_takeover.errors import (
     SnapshotNotFoundError,
     ThreadHeldError,
     ThreadNotFoundError,
+    ThreadNotHeldError,
 )
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.integrations import SandboxState, ThreadSandbox, open_sandbox
@@ -336,3 +337,20 @@ def test_a_killed_deletion_is_finished_at_the_next_opening(
     url = None if bench.home.ledger.is_sqlite else bench.home.ledger.url
     with open_home(bench.home.directory, url):
         assert list_snapshots(bench) == 0
+
+
+def test_a_held_thread_can_be_read(bench: RunHarness) -> None:
+    """By the home's saver, with which nothing can be written."""
+    reader = (
+        StateGraph(State)
+        .add_node("a", lambda state: {})
+        .add_edge(START, "a")
+        .compile(checkpointer=bench.home.saver)
+    )
+    with hold(bench) as work:
+        end = build(work).invoke({}, CONFIG)
+        assert reader.get_state(CONFIG).values == end
+        assert asyncio.run(reader.aget_state(CONFIG)).values == end
+        assert len([*reader.get_state_history(CONFIG)]) == 5
+        with pytest.raises(ThreadNotHeldError, match="this saver only reads"):
+            reader.invoke({}, CONFIG)
