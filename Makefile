@@ -100,7 +100,7 @@ docs: $(READY)
 bench: $(READY)
 	$(PYTHON) -m benchmarks $(BENCH)
 
-# The same five tasks in five projects, each in an environment of its own. For instance COMPARE="--only takeover,deepagents".
+# The same seven tasks in five projects, each in an environment of its own. For instance COMPARE="--only takeover,deepagents".
 compare: $(READY)
 	$(PYTHON) -m benchmarks.compare $(COMPARE)
 

@@ -1,4 +1,4 @@
-"""Run the same five tasks in five projects, and write the comparison: `make compare`."""
+"""Run the same seven tasks in five projects, and write the comparison: `make compare`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main(
         bool, typer.Option("--page", help="Write the page from the stored results alone.")
     ] = False,
 ) -> None:
-    """Run the same five tasks in five projects: what survives a kill, what is lost. No LLM is involved.
+    """Run the same seven tasks in five projects: what survives a kill, what is lost. No LLM is involved.
 
     Makes one environment per project in .compare/, runs all programs, prints the table, and writes
     benchmarks/compare/results.json and docs/comparison.md. A selection is printed, and written only with --out.

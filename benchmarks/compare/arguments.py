@@ -6,4 +6,4 @@ from pathlib import Path
 work = Path(sys.argv[1])
 """The directory of the program, with the tasks' repository in `repository`."""
 phase = sys.argv[2]
-"""The part of the task to do: the first of all is `start`."""
+"""The part of the task to do: `start`, unless the task names its parts."""

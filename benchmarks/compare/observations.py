@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarks.compare.runs import Observation, Phase
-from benchmarks.compare.scripts import LOG_MARK, REASON, TASKS
+from benchmarks.compare.scripts import CURRENCIES, DAYS, GUIDE, LOG_MARK, LOSER, LOSERS_FILE, REASON, TASKS
 from benchmarks.compare.server import Request
 
 _KEPT_STEPS = {"kill": 3, "fork": 2, "approval": 2}
@@ -91,12 +91,56 @@ def _describe_approval(seen: Observation) -> Cells:
     }
 
 
+def _describe_parallel(seen: Observation) -> Cells:
+    own = seen.phases[0]
+    views = [_find_view(phase) for phase in seen.phases]
+    group = TASKS["parallel"].groups[0]
+    steps = [each.step for each in own.requests if each.model in group]
+    reads = steps[: steps.index(2)].count(1) if 2 in steps else steps.count(1)
+    reports = [
+        f"{view.text}\n{phase.output}".count("conflict")
+        for view, phase in zip(views, seen.phases, strict=True)
+    ]
+    shown, currencies = (view.results[-1].text for view in views)
+    return {
+        "Workers that read the file before the first one wrote it": f"{reads} of {len(group)}",
+        "Own files that the next step sees": _count_all([f"worker-{number}" for number in (1, 2, 3)], shown),
+        "One file, each writes it whole: changes that the next step sees": _count_changes(GUIDE, shown),
+        "One file, exact edits in turn: changes that the next step sees": _count_changes(DAYS, shown),
+        "One line, each writes another text: texts that the next step sees": _count_all(
+            CURRENCIES, currencies
+        ),
+        "The next step gets a report of this conflict": _format_answer(reports[1] > reports[0]),
+    }
+
+
+def _describe_choose(seen: Observation) -> Cells:
+    (phase,) = seen.phases
+    directory, variable = _find_shell(phase)
+    last = next(each for each in phase.requests if each.model == "closer")
+    attempts = sorted({each.model for each in last.results} & {"first", "second"})
+    lost = phase.files.get("loser.txt", "")
+    return {
+        "Directory and variable of the preparation kept in an attempt": _format_answer(
+            directory and variable
+        ),
+        "The test passes": _format_answer(seen.tests_pass),
+        "Effect of the preparation (1 is right)": str(len(_lines(phase, "log.txt"))),
+        "The losing attempt's new file is absent": _format_answer("stray.txt" not in phase.files),
+        "Attempts in the conversation afterwards (second is right)": ", ".join(attempts) or "none",
+        "The losing attempt can be read afterwards: conversation, files": f"{_format_answer(LOSER in lost)}, "
+        f"{_format_answer(LOSERS_FILE in lost)}",
+    }
+
+
 _DESCRIPTIONS: dict[str, Callable[[Observation], Cells]] = {
     "fix": _describe_fix,
     "kill": _describe_kill,
     "handoff": _describe_handoff,
     "fork": _describe_fork,
     "approval": _describe_approval,
+    "parallel": _describe_parallel,
+    "choose": _describe_choose,
 }
 
 
@@ -124,6 +168,20 @@ def _count_kept(task: str, first: Request) -> str:
 def _count_repeated(before: Phase, after: Phase) -> str:
     known = {request.step for request in before.requests}
     return str(sum(request.step in known for request in after.requests))
+
+
+def _count_changes(lines: Sequence[str], shown: str) -> str:
+    """How many of the lines have the change of their worker."""
+    return _count_all([f"{line} (step {number})" for number, line in enumerate(lines, 1)], shown)
+
+
+def _count_all(texts: Sequence[str], shown: str) -> str:
+    return f"{sum(text in shown for text in texts)} of {len(texts)}"
+
+
+def _find_view(phase: Phase) -> Request:
+    """The request with which the next step, after the workers, has looked at the files."""
+    return [each for each in phase.requests if each.model in ("reader", "lead") and each.results][-1]
 
 
 def _is_finished(task: str, model: str, phase: Phase) -> bool:

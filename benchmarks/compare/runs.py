@@ -40,6 +40,8 @@ class Phase(NamedTuple):
     killed: bool
     files: dict[str, str]
     """The files of interest afterwards: of the repository, with the patch that the program delivered."""
+    output: str = ""
+    """What the program printed."""
 
 
 class Observation(NamedTuple):
@@ -56,12 +58,14 @@ def run_task(task: Task, name: str, project: str, python: Path, work: Path) -> O
     make_repository(repository)
     phases: list[Phase] = []
     program = PROGRAMS / project / f"{name}.py"
-    with ScriptedServer(task.scripts) as server:
+    with ScriptedServer(task.scripts, task.groups) as server:
         for phase in task.phases:
             before = len(server.requests)
             killed = _call(program, python, work, phase, server, task, may_kill=phase != task.phases[-1])
             result = _copy_result(work, phase)
-            phases.append(Phase(phase, server.requests[before:], killed, _read_files(result)))
+            output = (work / f"{phase}.log").read_text(errors="replace")
+            files = _read_files(result) | _read_files(work)
+            phases.append(Phase(phase, server.requests[before:], killed, files, output))
     test = ["python3", "-m", "unittest", "-q"]
     done = subprocess.run(test, cwd=result, capture_output=True, check=False, env=_build_environment())
     return Observation(tuple(phases), done.returncode == 0)
@@ -199,5 +203,5 @@ def _copy_result(work: Path, phase: str) -> Path:
 
 
 def _read_files(directory: Path) -> dict[str, str]:
-    names = ("prices.py", "log.txt", "effects.txt", "data/orders.csv")
+    names = ("prices.py", "log.txt", "effects.txt", "data/orders.csv", "stray.txt", "loser.txt")
     return {name: (directory / name).read_text() for name in names if (directory / name).is_file()}

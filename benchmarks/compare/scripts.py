@@ -1,4 +1,4 @@
-"""The five tasks: a small repository, and the actions that the scripted model takes in each of them. No LLM is involved."""
+"""The seven tasks: a small repository, and the actions that the scripted model takes in each of them. No LLM is involved."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ TOP_DIRECTORY = '"$(git rev-parse --show-toplevel)"'
 _WHERE = 'echo "directory=$(basename "$PWD") ticket=${ticket:-unset}"'
 _ENTER = "cd docs && ticket=42"
 _TEST = "python3 -m unittest -q"
+_LOOK = f"cd {TOP_DIRECTORY} && cat guide.md hours.md docs/notes.md && ls"
+_NUMBERS = (1, 2, 3)
+GUIDE = ("Install", "Configure", "Run")
+DAYS = ("Monday", "Tuesday", "Friday")
+CURRENCIES = ("EUR", "GBP", "USD")
+LOSER, LOSERS_FILE, WINNER = "I divide by 1000.", str(111 * 111), "I divide by 100."
+"""What the two attempts say, and what only the file of the first one contains."""
 
 
 class Shell(NamedTuple):
@@ -47,6 +54,15 @@ class HandOver(NamedTuple):
         return f"hand over: {self.reason}"
 
 
+class Delegate(NamedTuple):
+    """Let subagents work at the same time, by several calls in one reply."""
+
+    agents: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"delegate to {', '.join(self.agents)}, in one reply"
+
+
 class Finish(NamedTuple):
     """End the task with a message."""
 
@@ -56,7 +72,7 @@ class Finish(NamedTuple):
         return f"finish: {self.message}"
 
 
-Action = Shell | Edit | HandOver | Finish
+Action = Shell | Edit | HandOver | Delegate | Finish
 _FIX = Edit("prices.py", "discount / 10)", "discount / 100)")
 _DONE = Finish("The task is done.")
 
@@ -72,6 +88,23 @@ class Task(NamedTuple):
     """Kill the first call with SIGKILL while its command sleeps."""
     kill_in_wait: bool = False
     """Kill the first call with SIGKILL if it waits for a person instead of returning."""
+    groups: tuple[tuple[str, ...], ...] = ()
+    """Models that work at once: the second request of each waits until all have sent theirs; their edits take turns."""
+
+
+def _change_guide(number: int) -> tuple[Action, ...]:
+    """Read the guide, change one line and write the whole file; write an own file; edit a line of the opening hours."""
+    lines = [f"{line} (step {number})" if index == number else line for index, line in enumerate(GUIDE, 1)]
+    text = " '' ".join(f"'{line}'" for line in lines)
+    write = f"printf '%s\\n' {text} > guide.md && echo done > worker-{number}.txt"
+    day = DAYS[number - 1]
+    edit = Edit("hours.md", day, f"{day} (step {number})")
+    return Shell("cat guide.md"), Shell(write), edit, Finish("I changed one line of each file.")
+
+
+def _change_currency(number: int) -> tuple[Action, ...]:
+    write = f"echo 'Prices are in {CURRENCIES[number - 1]}.' > docs/notes.md"
+    return Shell("cat docs/notes.md"), Shell(write), Finish("I changed the currency.")
 
 
 TASKS = {
@@ -146,6 +179,32 @@ TASKS = {
         phases=("start", "approve"),
         kill_in_wait=True,
     ),
+    "parallel": Task(
+        "Let three workers write at once",
+        {
+            **{f"own-line-{number}": _change_guide(number) for number in _NUMBERS},
+            **{f"same-line-{number}": _change_currency(number) for number in _NUMBERS},
+            "reader": (Shell(_LOOK), _DONE),
+            "lead": (Delegate(tuple(f"worker-{number}" for number in _NUMBERS)), Shell(_LOOK), _DONE),
+        },
+        phases=("own-line", "same-line"),
+        groups=tuple(
+            tuple(f"{phase}-{number}" for number in _NUMBERS) for phase in ("own-line", "same-line")
+        ),
+    ),
+    "choose": Task(
+        "Fork, try twice, keep the better attempt",
+        {
+            "coder": (Shell("echo prepared >> log.txt"), Shell(_ENTER), Finish("I am ready.")),
+            "first": (
+                Shell(f"cd {TOP_DIRECTORY} && echo $((111 * 111)) > stray.txt"),
+                Edit("prices.py", "discount / 10)", "discount / 1000)"),
+                Finish(LOSER),
+            ),
+            "second": (Shell(_WHERE), _FIX, Finish(WINNER)),
+            "closer": (Shell(f"cd {TOP_DIRECTORY} && cat log.txt && {_TEST}"), _DONE),
+        },
+    ),
 }
 
 _FILES = {
@@ -169,6 +228,8 @@ class TestTotal(unittest.TestCase):
 if __name__ == "__main__":
     unittest.main()
 """,
+    "guide.md": "\n\n".join(GUIDE) + "\n",
+    "hours.md": "\n\n".join(DAYS) + "\n",
     "docs/notes.md": "Prices are in cents.\n",
     "data/orders.csv": "10,20\n",
     "build.log": "".join(f"build-log-line-{number:04}: compiled without warnings\n" for number in range(400)),

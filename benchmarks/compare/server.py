@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from benchmarks.compare.scripts import TOP_DIRECTORY, Action, Edit, Finish, HandOver, Shell
+from benchmarks.compare.scripts import TOP_DIRECTORY, Action, Delegate, Edit, Finish, HandOver, Shell
 
 _SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo"
 """How an agent of mini-swe-agent ends, as its prompt says."""
 _REPLY_TOKENS = 10
+_WAIT_S = 60.0
+_POLL_S = 0.05
+"""How often the server looks whether it shall stop, in seconds."""
 _CONFIRMATION = {
     "goal": "The test passes without changes to the test.",
     "next_step": "I read the files that the predecessor changed.",
@@ -51,8 +54,23 @@ class ToolCall(NamedTuple):
     """A text for a tool with free-form input."""
 
 
-def build_call(action: Action, tools: Mapping[str, Any]) -> ToolCall | str:
+Reply = tuple[ToolCall, ...] | str
+"""Calls, or a text."""
+
+
+def build_reply(action: Action, tools: Mapping[str, Any]) -> Reply:
     """Express an action with the tools that a request offers; a text if it needs none."""
+    if isinstance(action, Delegate):
+        return tuple(
+            ToolCall("task", {"description": "Improve the documentation.", "subagent_type": agent})
+            for agent in action.agents
+        )
+    call = build_call(action, tools)
+    return call if isinstance(call, str) else (call,)
+
+
+def build_call(action: Shell | Edit | HandOver | Finish, tools: Mapping[str, Any]) -> ToolCall | str:
+    """Express an action of one call; a text if it needs none."""
     calls: dict[str, dict[str, str] | str]
     """The arguments by the name of the tool."""
     match action:
@@ -69,7 +87,7 @@ def build_call(action: Action, tools: Mapping[str, Any]) -> ToolCall | str:
             }
             otherwise = build_call(Finish(reason), tools)
         case Edit(path, old, new):
-            line = "    return sum(prices) * (1 - "
+            line = "    return sum(prices) * (1 - " if path == "prices.py" else ""
             change = f"*** Update File: {path}\n@@\n-{line}{old}\n+{line}{new}\n"
             calls = {
                 "editor": {"command": "str_replace", **action._asdict()},
@@ -85,11 +103,22 @@ def build_call(action: Action, tools: Mapping[str, Any]) -> ToolCall | str:
 
 
 class ScriptedServer:
-    """Serves scripts, one per model name, and keeps the requests. Use it as a context manager."""
+    """Serves scripts, one per model name, and keeps the requests. Use it as a context manager.
 
-    def __init__(self, scripts: Mapping[str, tuple[Action, ...]]) -> None:
-        self._scripts, self._lock = scripts, threading.Lock()
-        self._requests: list[Request] = []
+    Args:
+        groups: models that work at once. The second request of each waits until all have sent theirs. If it answers with
+            edits, they take turns.
+        wait_s: how long it waits at most, in seconds.
+    """
+
+    def __init__(
+        self,
+        scripts: Mapping[str, tuple[Action, ...]],
+        groups: tuple[tuple[str, ...], ...] = (),
+        wait_s: float = _WAIT_S,
+    ) -> None:
+        self._scripts, self._groups, self._wait_s = scripts, groups, wait_s
+        self._lock, self._requests = threading.Condition(), list[Request]()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -107,7 +136,7 @@ class ScriptedServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()
 
     def __enter__(self) -> ScriptedServer:
         return self
@@ -124,34 +153,51 @@ class ScriptedServer:
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         model = request["model"]
         items = request.get("messages", request.get("input", []))
-        results = tuple(_list_results(items))
+        calls = list(_list_results(items))
+        results = tuple(Result(_find_model(call), text) for call, text in calls)
         tools = {each.get("function", each).get("name", ""): each for each in request.get("tools") or ()}
         script = self._scripts[model]
-        index = min(sum(each.model == model for each in results), len(script) - 1)
+        replies = {call.partition(".")[0] for call, _ in calls if _find_model(call) == model}
+        index = min(len(replies), len(script) - 1)
         text = "\n".join(_list_texts([request.get("instructions") or "", *items]))
         with self._lock:
             number = len(self._requests)
             self._requests.append(Request(model, index, results, text))
+            self._lock.notify_all()
+            self._lock.wait_for(lambda: self._is_due(model, index), self._wait_s)
         if "verify_first" in "".join(_list_texts(items[-1:])):
-            reply: ToolCall | str = json.dumps(_CONFIRMATION)
+            reply: Reply = json.dumps(_CONFIRMATION)
         else:
-            reply = build_call(script[index], tools)
+            reply = build_reply(script[index], tools)
         call_id = f"{model}-{index}-{number}"
         build_answer = _build_response if "input" in request else _build_completion
         return {"id": f"answer_{call_id}", "model": model, **build_answer(call_id, reply, len(text) // 4)}
 
+    def _is_due(self, model: str, index: int) -> bool:
+        """Whether a model of a group gets its action: the second when all are there, an edit when the earlier are done."""
+        group = next((each for each in self._groups if model in each), ())
+        if index == 1:
+            return set(group) <= {each.model for each in self._requests if each.step == 1}
+        if group and isinstance(self._scripts[model][index], Edit):
+            done = {each.model for each in self._requests if each.step > index}
+            return set(group[: group.index(model)]) <= done
+        return True
 
-def _list_results(items: list[dict[str, Any]]) -> list[Result]:
-    """List the results of calls; the id of a call names its model."""
-    found = []
+
+def _find_model(call: str) -> str:
+    """The model whose call it was, by its id: MODEL-STEP-REQUEST, with .NUMBER for several calls in one reply."""
+    return call.rsplit("-", 2)[0]
+
+
+def _list_results(items: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the id of each call and its result."""
     for item in items:
         call = item.get("tool_call_id") or (
             item.get("call_id") if str(item.get("type", "")).endswith("_output") else None
         )
         if call:
             text = "\n".join(_list_texts([item.get("content", item.get("output", ""))]))
-            found.append(Result(call.rsplit("-", 2)[0], text))
-    return found
+            yield call, text
 
 
 def _list_texts(value: Any) -> list[str]:
@@ -163,11 +209,25 @@ def _list_texts(value: Any) -> list[str]:
     return [text for each in value or () for text in _list_texts(each)] if isinstance(value, list) else []
 
 
-def _build_completion(call_id: str, reply: ToolCall | str, prompt_tokens: int) -> dict[str, Any]:
+def _name_calls(call_id: str, reply: Reply) -> list[tuple[str, ToolCall]]:
+    """The calls of a reply, with an id for each."""
+    calls = () if isinstance(reply, str) else reply
+    return [
+        (call_id if len(calls) == 1 else f"{call_id}.{number}", call) for number, call in enumerate(calls)
+    ]
+
+
+def _build_completion(call_id: str, reply: Reply, prompt_tokens: int) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply if isinstance(reply, str) else None}
-    if isinstance(reply, ToolCall):
-        function = {"name": reply.name, "arguments": json.dumps(reply.arguments)}
-        message["tool_calls"] = [{"id": call_id, "type": "function", "function": function}]
+    if not isinstance(reply, str):
+        message["tool_calls"] = [
+            {
+                "id": name,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for name, call in _name_calls(call_id, reply)
+        ]
     reason = "stop" if isinstance(reply, str) else "tool_calls"
     return {
         "object": "chat.completion",
@@ -181,22 +241,22 @@ def _build_completion(call_id: str, reply: ToolCall | str, prompt_tokens: int) -
     }
 
 
-def _build_response(call_id: str, reply: ToolCall | str, prompt_tokens: int) -> dict[str, Any]:
-    item: dict[str, Any] = {"id": f"item_{call_id}", "status": "completed"}
+def _build_response(call_id: str, reply: Reply, prompt_tokens: int) -> dict[str, Any]:
     if isinstance(reply, str):
         part = {"type": "output_text", "text": reply, "annotations": []}
-        item |= {"type": "message", "role": "assistant", "content": [part]}
-    elif isinstance(reply.arguments, str):
-        item |= {"type": "custom_tool_call", "input": reply.arguments}
+        output: list[dict[str, Any]] = [{"type": "message", "role": "assistant", "content": [part]}]
     else:
-        item |= {"type": "function_call", "arguments": json.dumps(reply.arguments)}
-    if isinstance(reply, ToolCall):
-        item |= {"call_id": call_id, "name": reply.name}
+        output = [
+            {"call_id": name, "name": call.name, **_describe_call(call)}
+            for name, call in _name_calls(call_id, reply)
+        ]
+    for number, item in enumerate(output):
+        item |= {"id": f"item_{call_id}.{number}", "status": "completed"}
     return {
         "object": "response",
         "created_at": int(time.time()),
         "status": "completed",
-        "output": [item],
+        "output": output,
         "parallel_tool_calls": False,
         "tool_choice": "auto",
         "tools": [],
@@ -208,3 +268,9 @@ def _build_response(call_id: str, reply: ToolCall | str, prompt_tokens: int) -> 
             "total_tokens": prompt_tokens + _REPLY_TOKENS,
         },
     }
+
+
+def _describe_call(call: ToolCall) -> dict[str, Any]:
+    if isinstance(call.arguments, str):
+        return {"type": "custom_tool_call", "input": call.arguments}
+    return {"type": "function_call", "arguments": json.dumps(call.arguments)}

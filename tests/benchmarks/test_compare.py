@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,20 @@ from benchmarks.compare import page
 from benchmarks.compare.environments import PROJECTS, InstallError, prepare
 from benchmarks.compare.observations import describe
 from benchmarks.compare.runs import PROGRAMS, ROOT, Observation, Phase, ProgramError, run_task
-from benchmarks.compare.scripts import LOG_MARK, REASON, TASKS, Edit, Finish, HandOver, Shell
+from benchmarks.compare.scripts import (
+    CURRENCIES,
+    DAYS,
+    GUIDE,
+    LOG_MARK,
+    LOSER,
+    LOSERS_FILE,
+    REASON,
+    TASKS,
+    Edit,
+    Finish,
+    HandOver,
+    Shell,
+)
 from benchmarks.compare.server import Request, Result, ScriptedServer, ToolCall, build_call
 
 from ..conftest import skip_missing
@@ -151,6 +165,51 @@ def test_the_files_of_a_fork_and_an_early_command_are_seen() -> None:
     assert cells["First process"] == "killed at its prompt"
 
 
+def test_lost_changes_of_parallel_workers_are_seen() -> None:
+    def work(phase: str, steps: list[int], shown: str, text: str = "") -> Phase:
+        workers = [_request(step, model=f"{phase}-{number}") for step in steps for number in (1, 2, 3)]
+        return Phase(phase, (*workers, _request(1, shown, model="reader", text=text)), False, {})
+
+    guide, day = f"{GUIDE[1]} (step 2)", f"{DAYS[0]} (step 1)"
+    own = work("own-line", [0, 1, 2, 3], f"{guide}\n{day}\nworker-1.txt\nworker-3.txt")
+    same = work("same-line", [0, 1, 2], f"Prices are in {CURRENCIES[1]}.")
+    assert [*describe("parallel", Observation((own, same), True)).values()] == [
+        "3 of 3",
+        "2 of 3",
+        "1 of 3",
+        "1 of 3",
+        "1 of 3",
+        "no",
+    ]
+    alone = work("own-line", [0], "worker-1.txt", "conflict")
+    early = Phase(
+        "own-line",
+        (_request(1, model="own-line-1"), _request(2, model="own-line-1"), *alone.requests),
+        False,
+        {},
+    )
+    told = work(
+        "same-line", [0, 1, 2], " ".join(CURRENCIES), "conflict in docs/notes.md: a conflict of 3 branches"
+    )
+    cells = [*describe("parallel", Observation((early, told), True)).values()]
+    assert (cells[0], cells[4:]) == ("1 of 3", ["3 of 3", "yes"])
+    assert [
+        *describe("parallel", Observation((alone, told._replace(requests=alone.requests)), True)).values()
+    ][-1] == "no"
+
+
+def test_the_attempts_in_a_conversation_are_seen() -> None:
+    where = Result("second", "directory=docs ticket=unset")
+    closer = _request(0, model="closer")._replace(results=(where, Result("first", "")))
+    files = {"log.txt": "prepared\nprepared\n", "stray.txt": "", "loser.txt": LOSER}
+    cells = describe("choose", Observation((Phase("start", (closer,), False, files),), False))
+    assert [*cells.values()] == ["no", "no", "2", "no", "first, second", "yes, no"]
+    right = closer._replace(results=(Result("second", "directory=docs ticket=42"),))
+    files = {"log.txt": "prepared\n", "loser.txt": LOSERS_FILE}
+    cells = describe("choose", Observation((Phase("start", (right,), False, files),), True))
+    assert [*cells.values()] == ["yes", "yes", "1", "yes", "second", "no, yes"]
+
+
 @pytest.mark.parametrize(
     ("tools", "calls"),
     [
@@ -176,30 +235,35 @@ def test_an_action_is_expressed_with_the_tools_of_the_request(
     assert tuple(each.name if isinstance(each, ToolCall) else "" for each in built) == calls
 
 
+def _post(server: ScriptedServer, path: str, model: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the calls of the answer."""
+    key = "messages" if path == "chat/completions" else "input"
+    tools = [{"type": "function", "function": {"name": name}, "name": name} for name in ("execute", "task")]
+    body = json.dumps({"model": model, key: items, "tools": tools}).encode()
+    request = urllib.request.Request(f"{server.url}/{path}", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        answered: dict[str, Any] = json.load(answer)
+    if key == "input":
+        return [each for each in answered["output"] if each["type"] == "function_call"]
+    calls = answered["choices"][0]["message"].get("tool_calls", ())
+    return [{"call_id": call["id"], **call["function"]} for call in calls]
+
+
+def _answer_call(path: str, call: dict[str, Any]) -> dict[str, Any]:
+    if path == "chat/completions":
+        return {"role": "tool", "tool_call_id": call["call_id"], "content": "done"}
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": "done"}
+
+
+_TASK = {"role": "user", "content": "Go."}
+
+
 @pytest.mark.parametrize("path", ["chat/completions", "responses"])
 def test_the_next_action_depends_on_the_results_in_the_request(path: str) -> None:
-    def post(server: ScriptedServer, items: list[dict[str, Any]]) -> dict[str, Any]:
-        key = "messages" if path == "chat/completions" else "input"
-        tools = [{"type": "function", "function": {"name": "execute"}, "name": "execute"}]
-        body = json.dumps({"model": "coder", key: items, "tools": tools}).encode()
-        request = urllib.request.Request(f"{server.url}/{path}", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            answered: dict[str, Any] = json.load(answer)
-        if key == "input":
-            return answered["output"][0]  # type: ignore[no-any-return]
-        call = answered["choices"][0]["message"]["tool_calls"][0]
-        return {"call_id": call["id"], **call["function"]}
-
     with ScriptedServer(TASKS["fork"].scripts) as server:
-        task = {"role": "user", "content": "Go."}
-        first = post(server, [task])
-        result = (
-            {"role": "tool", "tool_call_id": first["call_id"], "content": "done"}
-            if path == "chat/completions"
-            else {"type": "function_call_output", "call_id": first["call_id"], "output": "done"}
-        )
-        second = post(server, [task, result])
-        again = post(server, [task])
+        (first,) = _post(server, path, "coder", [_TASK])
+        (second,) = _post(server, path, "coder", [_TASK, _answer_call(path, first)])
+        (again,) = _post(server, path, "coder", [_TASK])
         assert [json.loads(each["arguments"])["command"][5] for each in (first, second, again)] == [
             "1",
             "2",
@@ -207,6 +271,43 @@ def test_the_next_action_depends_on_the_results_in_the_request(path: str) -> Non
         ]
         assert [each.step for each in server.requests] == [0, 1, 0]
         assert server.requests[1].results == (Result("coder", "done"),)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+def test_calls_of_one_reply_are_one_step(path: str) -> None:
+    with ScriptedServer(TASKS["parallel"].scripts) as server:
+        calls = _post(server, path, "lead", [_TASK])
+        agents = [json.loads(each["arguments"])["subagent_type"] for each in calls]
+        assert agents == ["worker-1", "worker-2", "worker-3"]
+        (after,) = _post(server, path, "lead", [_TASK, *(_answer_call(path, each) for each in calls)])
+        assert after["name"] == "execute"
+        assert [each.step for each in server.requests] == [0, 1]
+        assert [each.model for each in server.requests[1].results] == ["lead"] * 3
+
+
+def test_workers_write_when_all_have_read_and_edit_in_turn() -> None:
+    path, names = "chat/completions", TASKS["parallel"].groups[0]
+    present: list[set[str]] = []
+    edits: list[str] = []
+    with ScriptedServer(TASKS["parallel"].scripts, TASKS["parallel"].groups) as server:
+
+        def work(name: str) -> None:
+            items = [_TASK]
+            for step in range(4):
+                items += [_answer_call(path, each) for each in _post(server, path, name, items)]
+                if step == 1:
+                    present.append({each.model for each in server.requests if each.step == 1})
+                elif step == 2:
+                    edits.append(name)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in reversed(names)]
+        for thread in threads:
+            thread.start()
+            thread.join(0.2)  # time to write, if the server does not wait for the others
+        for thread in threads:
+            thread.join()
+    assert present == [set(names)] * 3
+    assert edits == [*names]
 
 
 def test_a_failing_program_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +343,7 @@ def test_a_new_run_gives_the_stored_values(project: str, tmp_path: Path) -> None
         prepare(project, print)
     except InstallError as error:
         skip_missing(str(error))
-    tasks = draw(("kill", "fork"), 1, project)
+    tasks = draw(("kill", "fork", "parallel", "choose"), 1, project)
     done = _run_compare("--only", project, "--tasks", ",".join(tasks), "--out", tmp_path, timeout_s=900)
     assert done.returncode == 0, done.stderr
     measured = page.load_results(tmp_path / "results.json").results
