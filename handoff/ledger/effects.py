@@ -83,9 +83,9 @@ class Move(NamedTuple):
         return str(json.loads(self.place)[0][1])
 
     @property
-    def name(self) -> str:
-        """Name of the innermost node."""
-        return str(json.loads(self.place)[-1][1]).partition(":")[0]
+    def names(self) -> list[str]:
+        """Names of the nodes, from the outermost graph inwards."""
+        return [str(task).partition(":")[0] for _, task in json.loads(self.place)]
 
 
 class Effect(NamedTuple):

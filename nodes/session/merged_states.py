@@ -166,12 +166,14 @@ def _load_branch(session: Session, name: str, state: str) -> Branch:
 
 
 def _list_names(session: Session, states: Sequence[str]) -> dict[str, str]:
-    """Return a name for each state: that of the node which left it, with a number if several have the same."""
+    """Return a name for each state: that of the outermost node by which they differ, with a number if several have the same."""
     moves = effects.list_moves(session.ledger, session.thread)
-    nodes = {each.state_after: each.name for each in moves}
+    nodes = {each.state_after: each.names for each in moves if each.state_after in states}
+    levels = zip(*nodes.values(), strict=False)
+    depth = next((number for number, level in enumerate(levels) if len({*level}) > 1), -1)
     names: dict[str, str] = {}
     for state in states:
-        name = nodes.get(state, f"state {state[:8]}")
+        name = nodes[state][depth] if state in nodes else f"state {state[:8]}"
         number = sum(each == name or each.startswith(f"{name} ") for each in names.values())
         names[state] = f"{name} {number + 1}" if number else name
     return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import operator
 import threading
 import time
@@ -590,6 +591,19 @@ def test_an_agent_reads_what_was_in_conflict(bench: RunHarness) -> None:
         assert any(
             f"- {CONFLICT} (what is there now: conflict markers)" in each.text for each in model.seen[0]
         )
+
+
+def test_a_conflict_of_agents_names_their_nodes(bench: RunHarness) -> None:
+    """Not the nodes inside of them, which have equal names."""
+    with hold(bench) as work:
+        builder = StateGraph(State)
+        for name in ("one", "two"):
+            command = native_reply(("shell", json.dumps({"command": f"echo {name} > log"})))
+            agent = create_agent(scripted_model(command, "Done."), middleware=[SandboxMiddleware(work)])
+            builder.add_node(name, agent).add_edge(START, name)
+        builder.add_node("look", make_branch(work, "look")).add_edge(["one", "two"], "look")
+        with pytest.raises(MergeConflictError, match=CONFLICT):
+            builder.compile(checkpointer=work.saver).invoke({"messages": [("user", "Go.")]}, CONFIG)
 
 
 def test_a_kill_between_branches_and_merge_loses_nothing(bench: RunHarness) -> None:
