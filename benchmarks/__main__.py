@@ -29,6 +29,7 @@ QUICK_OPTIONS = {
     "external_agents": "--rounds 1 --steps 3 --files 200",
     "telemetry": "--rounds 1 --steps 5 --repetitions 1000",
     "checkpoints": "--rounds 1 --steps 20",
+    "own_graphs": "--rounds 1 --reply-s 0.1 --requests 5",
     "async_runs": "--rounds 1 --runs 10 --steps 3 --reply-s 0.2",
     "time_shares": "--steps 20 --snapshots 2 --files 200",
 }

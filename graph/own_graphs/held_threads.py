@@ -22,6 +22,7 @@ from langgraph_takeover.handoff.ledger.leases import ThreadHeldError
 _LOGGER = get_logger(__name__)
 _POLL_S = 0.02
 _UNKNOWN_IDLE_S = 5.0
+_ENDING_S = 30.0
 UNKNOWN_RUN: Final = "unknown"
 """The run of code that LangGraph reports no run for, such as a node without callbacks."""
 _blocks: ContextVar[Mapping[tuple[int, str], object]] = ContextVar(
@@ -245,13 +246,11 @@ class HeldThreads:
         with self._log_failure(thread):
             self.close_kept(thread)
 
-    def end(self) -> list[HeldThread]:
-        """Hold nothing from now on; return the threads that were here."""
+    def end(self) -> None:
+        """Hold nothing from now on, and release the threads of ended runs."""
         with self._lock:
             self._has_ended = True
-            threads = [*self._threads.values()]
-        self._housekeeper.wake()
-        return threads
+        self._housekeeper.finish_releases()
 
     @contextmanager
     def _log_failure(self, thread: HeldThread) -> Iterator[None]:
@@ -279,9 +278,20 @@ class _Housekeeper:
         self._requests: SimpleQueue[tuple[HeldThread, object] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._is_running = False
+        self._released = threading.Condition()
+        self._pending = 0
+        """Number of threads to be released."""
 
     def release(self, thread: HeldThread, run: object) -> None:
+        with self._released:
+            self._pending += 1
         self._requests.put((thread, run))
+        self.wake()
+
+    def finish_releases(self) -> None:
+        """Wait until the threads of ended runs are released; then nothing is left to do."""
+        with self._released:
+            self._released.wait_for(lambda: not self._pending, _ENDING_S)
         self.wake()
 
     def wake(self) -> None:
@@ -297,9 +307,13 @@ class _Housekeeper:
         while True:
             with suppress(Empty):
                 request = self._requests.get(timeout=delay)
-                if request is not None and (owner := self._owner()) is not None:
-                    owner.release_ended(*request)
+                if request is not None:
+                    if (owner := self._owner()) is not None:
+                        owner.release_ended(*request)
                     del owner
+                    with self._released:
+                        self._pending -= 1
+                        self._released.notify_all()
                 if not self._requests.empty():
                     delay = 0.0
                     continue

@@ -25,7 +25,7 @@ from langgraph_takeover.graph.own_graphs.guarded_saver import GuardedSaver
 from langgraph_takeover.graph.own_graphs.held_threads import HeldThread, HeldThreads
 from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     ThreadSandbox,
-    check_policy,
+    check_options,
     find_checkpointer,
     list_checkpoints,
     load_checkpoint,
@@ -127,7 +127,7 @@ class Sandboxes(HeldThreads):
     ) -> None:
         if not isinstance(max_open, int) or max_open < 1:
             raise SettingsError(f"max_open: invalid number {max_open!r:.60} (pass 1 or more)")
-        check_policy(merge)
+        check_options(merge, snapshot_every)
         super().__init__(home.ledger, idle_s=idle_s, wait_s=wait_s, lease_s=lease_s)
         self._home, self._spec = home, sandbox
         self._max_open, self._snapshot_every, self._policy = max_open, snapshot_every, merge

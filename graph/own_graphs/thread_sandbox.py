@@ -670,8 +670,12 @@ class ThreadSandbox:
         return state
 
 
-def check_policy(policy: object) -> None:
-    """Raise SettingsError for an unknown policy."""
+def check_options(policy: object, snapshot_every: object) -> None:
+    """Raise SettingsError for an unknown policy, or unknown states to save."""
+    if snapshot_every not in get_args(SnapshotEvery):
+        raise SettingsError(
+            f"snapshot_every: invalid value {snapshot_every!r:.60} (pass {', '.join(map(repr, get_args(SnapshotEvery)))})"
+        )
     if not callable(policy) and policy not in get_args(get_args(MergePolicy)[0]):
         raise SettingsError(
             f"merge: invalid policy {policy!r:.60} (pass 'raise', 'markers', 'ours', 'theirs' or a function)"
@@ -701,7 +705,7 @@ def open_sandbox(
         ...     print(done.value, [change.path for change in done.changes], work.enter(done.state).read_file("new.txt"))
         0 ['new.txt'] b'1\\n'
     """
-    check_policy(merge)
+    check_options(merge, snapshot_every)
     return OpenableContext(_open_sandbox(home, thread, sandbox, snapshot_every, merge, lease_s), home.workers)
 
 

@@ -591,3 +591,40 @@ def test_without_a_checkpointer_each_run_begins_anew(sandboxes: Sandboxes, keeps
         else:
             with pytest.raises(SandboxStateLostError, match="no sandbox_state"):
                 graph.invoke({}, at("ann"))
+
+
+def test_closing_waits_for_runs_that_have_ended(bench: RunHarness) -> None:
+    """Under `snapshot_every="point"`, a run's last state is saved when its thread is released."""
+    saver, names = InMemorySaver(), [f"user-{number}" for number in range(6)]
+
+    async def run() -> None:
+        async with Sandboxes(bench.home, bench.spec, snapshot_every="point") as sandboxes:
+
+            async def node(state: SandboxState) -> Any:
+                work = await sandboxes.acurrent()
+                done = await work.aact(
+                    "log", lambda box: box.run("echo 1 >> log", timeout_s=10).exit_code, state=None
+                )
+                return {"sandbox_state": done.state}
+
+            graph = (
+                StateGraph(SandboxState).add_node(node).add_edge(START, "node").compile(checkpointer=saver)
+            )
+            await asyncio.gather(
+                *(graph.ainvoke({}, {"configurable": {"thread_id": name}}) for name in names)
+            )
+
+    asyncio.run(run())
+    with Sandboxes(bench.home, bench.spec) as sandboxes:
+        for name in names:
+            stored = saver.get_tuple({"configurable": {"thread_id": name}})
+            assert stored is not None
+            with sandboxes.open(name) as work:
+                state = stored.checkpoint["channel_values"]["sandbox_state"]
+                assert work.enter(state).read_file("log") == b"1\n"
+
+
+def test_unknown_states_to_save_are_refused(bench: RunHarness) -> None:
+    unknown: Any = "handoff"
+    with pytest.raises(SettingsError, match="snapshot_every: invalid value 'handoff'"):
+        Sandboxes(bench.home, bench.spec, snapshot_every=unknown)
