@@ -42,7 +42,7 @@ from langgraph_takeover.middleware import SandboxMiddleware, read_events
 from langgraph_takeover.sandbox import Sandbox
 
 from ..conftest import RunHarness, scripted_model
-from .many_threads import run_and_kill
+from .many_threads import make_repository, run_and_kill
 from .test_middleware import shell
 
 SERVER = Path(__file__).with_name("sandboxes_server.py")
@@ -523,14 +523,9 @@ def test_a_killed_server_loses_nothing_and_leaves_nothing(bench: RunHarness, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
-def test_many_threads_survive_kills(
-    bench: RunHarness, request: pytest.FixtureRequest, tmp_path: Path, database: str
-) -> None:
-    place = str(tmp_path / "chats.sqlite")
-    if database == "postgres":
-        place = request.getfixturevalue("postgres_database")
-    found = run_and_kill(tmp_path / "many", place, bench.spec, threads=30, runs=3, kill_s=1.5)
+def test_many_threads_survive_kills(postgres_database: str, tmp_path: Path) -> None:
+    """Of two processes of the service in `examples/langgraph_server`."""
+    found = run_and_kill(make_repository(tmp_path / "many"), postgres_database, threads=30, runs=3, kill_s=5)
     assert found.wrong == {}
     assert found.kills > 1
 
