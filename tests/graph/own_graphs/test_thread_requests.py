@@ -44,7 +44,9 @@ class Requesting(Scripted):
 
 
 @pytest.mark.parametrize("policy", ["record", "stop", "review", "refused"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "is_async", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["sync", "async"]
+)
 def test_an_agent_hands_over_on_request(
     bench: RunHarness, sandboxes: Sandboxes, policy: Any, is_async: bool
 ) -> None:
