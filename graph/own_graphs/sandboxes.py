@@ -190,7 +190,7 @@ class Sandboxes(HeldThreads):
         self._home.require_thread(thread)
         with self.open(thread) as work:
             found = list_checkpoints(saver, {"configurable": {"thread_id": thread}}, "")
-            work.session.forget_snapshots(keep=work.list_needed_states(saver, found))
+            work.session.forget_snapshots(keep=work.list_needed_states(found))
             return self._home.remove_unused_snapshots()
 
     def guard(self, saver: BaseCheckpointSaver[Any]) -> BaseCheckpointSaver[Any]:

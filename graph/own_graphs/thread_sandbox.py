@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import LastValue
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_config
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -588,17 +589,14 @@ class ThreadSandbox:
             for each in saver.list({"configurable": {"thread_id": self.thread}})
             if each.config["configurable"].get("checkpoint_ns") or each.config == newest.config
         ]
-        self.session.forget_snapshots(keep=self.list_needed_states(saver, found))
+        self.session.forget_snapshots(keep=self.list_needed_states(found))
         self._home.remove_unused_snapshots()
 
-    def list_needed_states(
-        self, saver: BaseCheckpointSaver[str], found: Sequence[CheckpointTuple]
-    ) -> set[str]:
+    def list_needed_states(self, found: Sequence[CheckpointTuple]) -> set[str]:
         """List the states with a snapshot that checkpoints, or calls of their unfinished steps, refer to."""
         ledger = self.session.ledger
-        text = saver.serde.dumps_typed(
-            [(each.checkpoint["channel_values"], each.pending_writes) for each in found]
-        )[1]
+        values = [(each.checkpoint["channel_values"], each.pending_writes) for each in found]
+        text = JsonPlusSerializer(pickle_fallback=True).dumps_typed(values)[1]  # the saver's may encrypt
         needed = {each for each in journal.list_state_ids(ledger, self.thread) if each.encode() in text}
         for each in found:
             if not each.config["configurable"].get("checkpoint_ns"):

@@ -10,6 +10,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.outputs import ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
@@ -229,7 +230,30 @@ def test_prune_keeps_what_checkpoints_need(bench: RunHarness, sandboxes: Sandbox
     assert graph.invoke({}, CONFIG)
 
 
-def test_prune_waits_for_a_run(bench: RunHarness, sandboxes: Sandboxes) -> None:
+class Cipher:
+    """Hides ids in stored checkpoints."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "xor", bytes(each ^ 90 for each in plaintext)
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        return self.encrypt(ciphertext)[1]
+
+
+def test_prune_under_encryption(bench: RunHarness) -> None:
+    saver = InMemorySaver(serde=EncryptedSerializer(Cipher()))
+    for number in range(3):
+        with Sandboxes(bench.home, bench.spec) as sandboxes:
+            model = scripted_model(shell(EDIT), *["Done."] * 3)
+            agent = create_agent(model, middleware=[SandboxMiddleware(sandboxes)], checkpointer=saver)
+            end = agent.invoke(ask(), CONFIG)
+            if number:
+                assert sandboxes.prune("chat", saver=saver) == 0
+            with sandboxes.open("chat") as work:
+                assert work.enter(end["sandbox_state"]).read_file("pkg/core.py").endswith(b"n * 3\n")
+
+
+def test_an_unknown_thread_is_not_pruned(sandboxes: Sandboxes) -> None:
     with pytest.raises(ThreadNotFoundError, match="thread not found: 'chat'"):
         sandboxes.prune("chat", saver=InMemorySaver())
 
