@@ -15,6 +15,7 @@ AGENTS_READY := $(AGENTS)/.ready
 AGENT_PACKAGES := @openai/codex@0.171.0 @qwen-code/qwen-code@0.15.10 opencode-ai@1.18.33
 AGENT_PATH := $(CURDIR)/$(AGENTS)/node_modules/.bin:$(CURDIR)/$(AGENTS)/mini/bin
 # deepagents needs newer packages than the pinned ones, so it has an environment of its own, which sees the other packages too.
+# Two directories there are for single tests: an earlier deepagents, and langchain-mcp-adapters, which needs mcp 1.
 DEEPAGENTS := $(AGENTS)/deepagents
 DEEPAGENTS_READY := $(DEEPAGENTS)/.ready
 BENCH ?=
@@ -54,6 +55,8 @@ $(DEEPAGENTS_READY): Makefile $(READY)
 	    deepagents==0.7.32 langchain-tests==1.1.9 pytest-timeout
 	$(DEEPAGENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 	    --target $(DEEPAGENTS)/0.6 deepagents==0.6.12
+	$(DEEPAGENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	    --target $(DEEPAGENTS)/mcp langchain-mcp-adapters==0.3.2 mcp==1.30.0 httpx-sse==0.4.3 pydantic-settings==2.16.3
 	$(PYTHON) -c "import site; print(*site.getsitepackages(), sep='\n')" \
 	    > "$$($(DEEPAGENTS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_others.pth"
 	touch $@

@@ -296,10 +296,10 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             return self._messages.call(request, handler)
         work = self._sandboxes.current(request.state)
         update = self._check_points(work, request.state, request.runtime) or {}
-        request, notes = _add_notes(request, update)
+        request, notes = add_notes(request, update)
         if (last := _take_last_message(update)) is not None:
-            return _add_update(last, update, notes)
-        return _add_update(self._messages.call(request, handler), update, notes)
+            return add_update(last, update, notes)
+        return add_update(self._messages.call(request, handler), update, notes)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         self._require_own_tools(request.tools)
@@ -309,10 +309,10 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         update = (
             await work.run_blocking(lambda: self._check_points(work, request.state, request.runtime)) or {}
         )
-        request, notes = _add_notes(request, update)
+        request, notes = add_notes(request, update)
         if (last := _take_last_message(update)) is not None:
-            return _add_update(last, update, notes)
-        return _add_update(await self._messages.acall(request, handler), update, notes)
+            return add_update(last, update, notes)
+        return add_update(await self._messages.acall(request, handler), update, notes)
 
     def _require_own_tools(self, tools: Iterable[Any]) -> None:
         """Raise SettingsError for another tool with a name of ours: LangChain keeps the last one, without a word."""
@@ -359,7 +359,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         session, trace = work.session, find_trace(work)
         session.stop.require_running()
         update = self._find_dropped(self._find_order(work), state, runtime)
-        update |= self._merge_branches(work, update.get("sandbox_state") or state.get("sandbox_state"))
+        update |= merge_branches(work, update.get("sandbox_state") or state.get("sandbox_state"))
         added = TracePart(
             merge_events(state.get("events", []), update.pop("events", [])),
             [*state.get("edits", []), *update.pop("edits", [])],
@@ -395,17 +395,6 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             "checked_events": checked + len(new),
             "records": [record.id for record in records],
         }
-
-    def _merge_branches(self, work: ThreadSandbox, given: str | None) -> dict[str, Any]:
-        """Return the merge of what parallel branches left, and a note about conflicts that the policy resolved."""
-        if not given or len(split_state(given)) == 1:
-            return {}
-        conflicts = work.list_conflicts(given)
-        update: dict[str, Any] = {"sandbox_state": work.resolve_state(given)}
-        if conflicts:
-            lines = [f"- {each} (what is there now: {each.left})" for each in conflicts]
-            update["messages"] = [HumanMessage("\n".join([_MERGED, *lines]))]
-        return update
 
     def _find_dropped(
         self, order: CallOrder, state: SandboxAgentState, runtime: Runtime[Any]
@@ -479,7 +468,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         if is_handoff(result):
             return cast(ToolResult, pass_on_state(result, request.state, call.order.find_state(call)))
         update = _join_updates(call.updates)
-        if not update and (left := call.order.work.find_left_state(call.step.state_before)):
+        name = request.tool_call["name"]
+        if not update and (left := call.order.work.find_left_state(call.step.state_before, name)):
             update = {"sandbox_state": left}  # of another tool, which acted or called an agent
             if isinstance(result, Command) and "sandbox_state" in (result.update or {}):
                 return result
@@ -518,6 +508,17 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             checkpoint=checkpoint,
             predecessor=self._model_name,
         )
+
+
+def merge_branches(work: ThreadSandbox, given: str | None) -> dict[str, Any]:
+    """Return the merge of what parallel branches left, and a note about conflicts that the policy resolved."""
+    if not given or len(split_state(given)) == 1:
+        return {}
+    update: dict[str, Any] = {"sandbox_state": work.resolve_state(given)}
+    if conflicts := work.list_conflicts(given):
+        lines = [f"- {each} (what is there now: {each.left})" for each in conflicts]
+        update["messages"] = [HumanMessage("\n".join([_MERGED, *lines]))]
+    return update
 
 
 class _PolicyMiddleware(SandboxMiddleware):
@@ -597,7 +598,7 @@ def _build_update(action: Action, text: str, ran: RanCall[Observation], index: i
     return update | {"edits": [observation.edit]} if observation.edit is not None else update
 
 
-def _add_notes(request: ModelRequest[Any], update: dict[str, Any]) -> tuple[ModelRequest[Any], list[Any]]:
+def add_notes(request: ModelRequest[Any], update: dict[str, Any]) -> tuple[ModelRequest[Any], list[Any]]:
     """Return the request with the notes for the model, which are no longer part of the update, and these notes."""
     notes = update.pop("messages", [])
     return request.override(messages=[*request.messages, *notes]) if notes else request, notes
@@ -626,7 +627,7 @@ def _take_last_message(update: dict[str, Any]) -> AIMessage | None:
     return AIMessage(f"Handed over on request: record {update['records'][-1]}.", name="sandbox")
 
 
-def _add_update(result: Any, update: dict[str, Any], notes: list[Any]) -> Any:
+def add_update(result: Any, update: dict[str, Any], notes: list[Any]) -> Any:
     """Return what the model's handler returned, with an update of the state; the notes precede the reply."""
     if not update and not notes:
         return result

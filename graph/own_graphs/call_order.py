@@ -2,6 +2,9 @@
 
 The calls that ran in one step are a list in the journal, in the order in which they ran. Each starts in the state that
 the one before it left. An entry has the call's place in the reply, and a digest of the name and the arguments that ran.
+
+Calls of subagents that follow one another are a group: they run side by side. Each starts in the state before the group,
+and the next call in the merge of what they left.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import json
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,6 +34,7 @@ from langgraph_takeover.graph.usage_errors import EarlierCallError
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
+from langgraph_takeover.nodes.session.graph_tasks import join_states
 from langgraph_takeover.nodes.session.session import ActionResult
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox
@@ -98,6 +102,8 @@ class ReplyStep:
     id: str
     state_before: str
     call_ids: tuple[str | None, ...]
+    groups: tuple[int, ...]
+    """The group of each place: calls of one group run side by side."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     statuses: dict[int, Status] = field(default_factory=dict)
     calls: dict[int, PlacedCall] = field(default_factory=dict)
@@ -130,9 +136,12 @@ class CallOrder:
 
     Args:
         names: names of the tools that use the sandbox.
+        subagent: name of the tool that runs a subagent.
     """
 
-    def __init__(self, work: ThreadSandbox, names: Collection[str]) -> None:
+    def __init__(self, work: ThreadSandbox, names: Collection[str], *, subagent: str | None = None) -> None:
+        # States without a snapshot cannot be merged.
+        self._subagent = subagent if work.session.snapshot_every == "step" else None
         self.work, self._names = work, frozenset(names)
         self._changed = threading.Condition()
         self._steps: OrderedDict[str, ReplyStep] = OrderedDict()
@@ -148,12 +157,13 @@ class CallOrder:
         places = {each["id"]: n for n, each in enumerate(reply.tool_calls) if ids[each["id"]] == 1}
         place = places.get(call_id, len(reply.tool_calls))
         names = self._names | {each.name for each in runtime.tools if is_handoff_tool(each)}
+        step = self._find_step(reply, str(read_field(state, "sandbox_state") or BASE_STATE), runtime)
         earlier = {
             each["id"]: n
             for n, each in enumerate(reply.tool_calls[:place])
             if each["id"] in places and each["id"] not in answered and each["name"] in names
+            if step.groups[n] != step.groups[place]
         }
-        step = self._find_step(reply, str(read_field(state, "sandbox_state") or BASE_STATE), runtime)
         with self._changed:
             known = step.calls.get(place)
             if known is None or known.config is not runtime.config:
@@ -243,19 +253,39 @@ class CallOrder:
     def record(self, call: PlacedCall, content: Any, state_before: str, state_after: str) -> None:
         """Record a call that consists of recorded calls, so that later calls start in the state after it."""
         stored = _StoredCall(place=call.place, content=_digest(content), result="null")
+        groups, own = call.step.groups, call.step.groups[call.place]
+        name = f"{self._subagent} {groups[: call.place + 1].count(own)}" if groups.count(own) > 1 else None
         with call.step.lock:
             if self._find_entry(call, "") is None and call.refusal is None:
                 entries = self._load_entries(call.step)
-                key = self._make_key(call.step, len(entries))
-                self.work.session.record_call(key, state_before, state_after, stored.model_dump_json())
+                self.work.session.record_call(
+                    self._make_key(call.step, len(entries)),
+                    state_before,
+                    state_after,
+                    stored.model_dump_json(),
+                    name=name,
+                )
                 entries.append(_Entry(stored, state_after))
                 call.ran += 1
 
     def find_state(self, call: PlacedCall) -> str:
-        """Return the sandbox's state after the calls of the step that ran."""
+        """Return the sandbox's state in which a call starts, or its next attempt: after the earlier calls that ran.
+
+        Raises MergeConflictError.
+        """
+        groups = call.step.groups
         with call.step.lock:
             entries = self._load_entries(call.step)
-            return entries[-1].state if entries else self.work.resolve_state(call.step.state_before)
+            left = {
+                stored.place: state
+                for stored, state in entries
+                if groups[stored.place] < groups[call.place] or (stored.place == call.place and call.ran)
+            }
+            if call.place in left:
+                return left[call.place]
+            last = max((groups[place] for place in left), default=None)
+            states = [left[place] for place in sorted(left) if groups[place] == last]
+            return self.work.resolve_state(join_states(states) if states else call.step.state_before)
 
     def find_updates(
         self, state: Any, at: ExecutionInfo | None
@@ -283,7 +313,13 @@ class CallOrder:
         name = _digest([graph, at.checkpoint_id if at else None, reply.id, state])
         with self._changed:
             step = self._steps.setdefault(
-                name, ReplyStep(name, state, (*(each["id"] for each in reply.tool_calls), None))
+                name,
+                ReplyStep(
+                    name,
+                    state,
+                    (*(each["id"] for each in reply.tool_calls), None),
+                    self._list_groups(reply.tool_calls),
+                ),
             )
             self._steps.move_to_end(name)
             self._latest[graph, reply.id] = step
@@ -291,6 +327,17 @@ class CallOrder:
                 if len(steps) > _MAX_STEPS:
                     steps.popitem(last=False)
             return step
+
+    def _list_groups(self, calls: Sequence[ToolCall]) -> tuple[int, ...]:
+        """Return the group of each call, by the place of its first one; calls of other tools do not end a group."""
+        groups: list[int] = []
+        first: int | None = None
+        for place, each in enumerate(calls):
+            is_subagent = each["name"] == self._subagent
+            if each["name"] in self._names:
+                first = (place if first is None else first) if is_subagent else None
+            groups.append(place if first is None or not is_subagent else first)
+        return (*groups, len(calls))
 
     def _has_turn(self, call: PlacedCall, begun: float) -> bool:
         """Whether the earlier calls are over: they ran, were answered by a wrapper or a person, or never start."""
@@ -323,16 +370,18 @@ class CallOrder:
             return mine[call.ran - 1], entries[mine[call.ran - 1]]
         while entries and self._is_replaced(call, entries):
             self._forget_last(call.step, entries)
-        if entries and entries[-1].stored.place > call.place:
+        groups = call.step.groups
+        if entries and groups[entries[-1].stored.place] > groups[call.place]:
             call.refusal = _LATE
         return None
 
     def _is_replaced(self, call: PlacedCall, entries: list[_Entry]) -> bool:
         """Whether the last entry is an attempt before a crash, and this attempt takes its place or comes before it."""
-        place = entries[-1].stored.place
+        place, groups = entries[-1].stored.place, call.step.groups
         number = sum(entry.stored.place == place for entry in entries) - 1
         other = call.step.calls.get(place)
-        if place < call.place or (other is not None and number < other.ran):
+        is_beside = groups[place] == groups[call.place] and place != call.place
+        if place < call.place or is_beside or (other is not None and number < other.ran):
             return False
         # The result of a call whose task has ended is saved with the step.
         tasks = None if place == call.place else _find_tasks(call.config)
@@ -346,7 +395,7 @@ class CallOrder:
                 if found.result is None or found.state_after is None:
                     break
                 entries.append(_Entry(_StoredCall.model_validate_json(found.result), found.state_after))
-            while entries and not self.work.session.can_enter_state(entries[-1].state):
+            while not all(self.work.session.can_enter_state(each.state) for each in entries):
                 self._forget_last(step, entries)
             step.entries = entries
         return step.entries

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_type_hints
 
@@ -19,7 +21,6 @@ from deepagents.backends.protocol import (
 )
 from deepagents.backends.sandbox import BaseSandbox
 from deepagents.middleware.filesystem import FilesystemMiddleware
-from langchain.agents.middleware.types import ExtendedModelResponse
 from langchain_core.messages import ToolCall, ToolMessage, message_to_dict, messages_from_dict
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -27,7 +28,12 @@ from langgraph.types import Command
 from pydantic import JsonValue, ValidationError
 
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.graph.own_graphs.agent_middleware import ModelMessages
+from langgraph_takeover.graph.own_graphs.agent_middleware import (
+    ModelMessages,
+    add_notes,
+    add_update,
+    merge_branches,
+)
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
 from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes
 from langgraph_takeover.graph.own_graphs.thread_sandbox import (
@@ -45,6 +51,7 @@ from langgraph_takeover.graph.usage_errors import (
 )
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.nodes.session.graph_tasks import find_graph_task
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
 from langgraph_takeover.nodes.tools.shell_command import list_end_notices
 from langgraph_takeover.sandbox.interface import (
@@ -64,6 +71,7 @@ _FILE_ERRORS = (
 )
 _TIMEOUT_EXIT_CODE = 124
 SnapshotT = TypeVar("SnapshotT")
+ResultT = TypeVar("ResultT")
 
 
 class SavedSandbox(Protocol[SnapshotT]):
@@ -120,8 +128,9 @@ class SandboxBackend(SandboxBackendProtocol):
         return self.sandboxes.current().thread
 
     def find_thread(self, work: ThreadSandbox) -> _BackendThread:
-        """Return what this backend keeps of a thread."""
-        return work.keep(self, lambda: _BackendThread(work))
+        """Return what this backend keeps of a thread; in a call beside others, of its branch."""
+        branch = (_branches.get() or {}).get(work)
+        return branch or work.keep(self, lambda: _BackendThread(work))
 
     def find_current(self) -> _BackendThread:
         return self.find_thread(self.sandboxes.current())
@@ -169,16 +178,19 @@ class SandboxBackend(SandboxBackendProtocol):
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Run a command in the shell; a command that exceeds its time limit is ended, with exit code 124."""
         limit_s = timeout or self._timeout_s
-        with self.find_current().use(changes=True) as sandbox:
+
+        def run(sandbox: Sandbox) -> ExecuteResponse:
             try:
                 result = sandbox.run(command, timeout_s=limit_s, output_limit=_OUTPUT_LIMIT)
             except ValueError as error:
                 return ExecuteResponse(output=f"Not run: {error}.", exit_code=2)
-        return ExecuteResponse(
-            output="\n".join([result.output, *list_end_notices(result, limit_s)]),
-            exit_code=_TIMEOUT_EXIT_CODE if result.timed_out else result.exit_code,
-            truncated=len(result.output) > _OUTPUT_LIMIT,
-        )
+            return ExecuteResponse(
+                output="\n".join([result.output, *list_end_notices(result, limit_s)]),
+                exit_code=_TIMEOUT_EXIT_CODE if result.timed_out else result.exit_code,
+                truncated=len(result.output) > _OUTPUT_LIMIT,
+            )
+
+        return self.find_current().change(run)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files at absolute paths; an error of one does not stop the others."""
@@ -203,24 +215,22 @@ class SandboxBackend(SandboxBackendProtocol):
         return self._files.glob(pattern, path)
 
     def write(self, file_path: str, content: str) -> Any:
-        with self.find_current().use(changes=True):
-            return self._files.write(file_path, content)
+        return self.find_current().change(lambda _: self._files.write(file_path, content))
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Any:
-        with self.find_current().use(changes=True):
-            return self._files.edit(file_path, old_string, new_string, replace_all)
+        return self.find_current().change(
+            lambda _: self._files.edit(file_path, old_string, new_string, replace_all)
+        )
 
     def delete(self, file_path: str) -> Any:
-        with self.find_current().use(changes=True):
-            return self._files.delete(file_path)
+        return self.find_current().change(lambda _: self._files.delete(file_path))
 
     def _write(self, path: str, content: bytes) -> str | None:
         """Write a file; return deepagents' name of the error, if any."""
         if not path.startswith("/"):
             return "invalid_path"
         try:
-            with self.find_current().use(changes=True) as sandbox:
-                sandbox.write_file(path, content)
+            self.find_current().change(lambda sandbox: sandbox.write_file(path, content))
         except FileAccessError as error:
             return _name_error(error)
         return None
@@ -229,8 +239,8 @@ class SandboxBackend(SandboxBackendProtocol):
         if not path.startswith("/"):
             return FileDownloadResponse(path=path, error="invalid_path")
         try:
-            with self.find_current().use() as sandbox:
-                return FileDownloadResponse(path=path, content=sandbox.read_file(path))
+            content = self.find_current().read(lambda sandbox: sandbox.read_file(path))
+            return FileDownloadResponse(path=path, content=content)
         except FileAccessError as error:
             return FileDownloadResponse(path=path, error=_name_error(error))
 
@@ -240,7 +250,6 @@ class _BackendThread:
 
     def __init__(self, work: ThreadSandbox) -> None:
         self.work = work
-        self._bound: Sandbox | None = None
         self._state: str | None = None
         self._agent_state: str | None = None
         """The agent's own state; `_state` is another one while a snapshot has saved what calls outside of acts changed."""
@@ -248,19 +257,32 @@ class _BackendThread:
         self._token = work.session.lease.token
         self._lock = threading.RLock()
 
-    @contextmanager
-    def use(self, *, changes: bool = False) -> Iterator[Sandbox]:
-        """Yield the sandbox of the running call, or else in the thread's newest state. One OS thread uses it at a time.
-
-        With `changes`, the caller may change something, which `save` saves.
-        """
+    def read(self, function: Callable[[Sandbox], ResultT]) -> ResultT:
+        """Call a function with the sandbox of the running call, or else with one in the newest state."""
+        bound = _bound.get()
+        if bound is not None and bound.work is self.work:
+            with bound.lock:  # one OS thread uses it at a time
+                return function(bound.sandbox)
         with self._lock:
-            if self._bound is not None:
-                yield self._bound
-                return
-            sandbox = self.work.enter(self.find_state())
-            self.work.session.has_unsaved = self.work.session.has_unsaved or changes
-            yield sandbox
+            return function(self.work.enter(self.find_state()))
+
+    def change(self, function: Callable[[Sandbox], ResultT]) -> ResultT:
+        """Like `read`, for a function that may change something. Outside of a call, `save` saves the change."""
+        bound = _bound.get()
+        if bound is not None and bound.work is self.work:
+            return self.read(function)
+        with self._lock:
+            return self._change_outside(function)
+
+    def _change_outside(self, function: Callable[[Sandbox], ResultT]) -> ResultT:
+        sandbox = self.work.enter(self.find_state())
+        self.work.session.has_unsaved = True
+        return function(sandbox)
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether calls outside of acts changed something that no state of the agent includes."""
+        return self.work.session.has_unsaved
 
     def find_state(self) -> str:
         """Return the id of the thread's newest state: the last one here, or that of the newest checkpoint."""
@@ -317,12 +339,12 @@ class _BackendThread:
 
     @contextmanager
     def bind(self, sandbox: Sandbox) -> Iterator[None]:
-        """Let all calls use this sandbox, whose state the caller saves."""
-        self._bound = sandbox
+        """Let all calls of the block use this sandbox, whose state the caller saves."""
+        token = _bound.set(_Bound(self.work, sandbox))
         try:
             yield
         finally:
-            self._bound = None
+            _bound.reset(token)
 
     def save(self, state: str) -> str:
         """Save what calls outside of acts changed since a state; return the state after it."""
@@ -332,13 +354,17 @@ class _BackendThread:
             self.accept(state)
             return state
 
-    def snapshot(self) -> Snapshot:
-        """Return the snapshot of the newest state; the agent's next step still includes what is not saved."""
+    def flush(self) -> str:
+        """Return the newest state, with what calls outside of acts changed; the agent's next step includes it."""
         with self._lock:
             state = self.find_state()
             if self.work.session.has_unsaved:
                 state = self._state = self._act(state)
-            return self.work.snapshot(state)
+            return state
+
+    def snapshot(self) -> Snapshot:
+        """Return the snapshot of the newest state; the agent's next step still includes what is not saved."""
+        return self.work.snapshot(self.flush())
 
     def _act(self, state: str) -> str:
         """Save the sandbox as it is, on top of a state; return the new state."""
@@ -359,6 +385,77 @@ class _BackendThread:
         return self.find_state()
 
 
+class _BackendBranch(_BackendThread):
+    """A branch of a thread: what calls outside of acts change is saved at once, as others use the sandboxes meanwhile."""
+
+    def __init__(self, work: ThreadSandbox, state: str) -> None:
+        super().__init__(work)
+        self._state = self._agent_state = state
+        self._changes = 0
+
+    def find_state(self) -> str:
+        return str(self._state)
+
+    def _change_outside(self, function: Callable[[Sandbox], ResultT]) -> ResultT:
+        results: list[ResultT] = []
+
+        def operate(sandbox: Sandbox) -> None:
+            with self.bind(sandbox):
+                results.append(function(sandbox))
+
+        # A kill repeats the tool, or the call of the model, and with it this change: from the state before.
+        graph_task, state = find_graph_task(), self.work.resolve_state(self.find_state())
+        self._changes += 1
+        key = f"outside {graph_task.id if graph_task else uuid.uuid4().hex} {self._changes}"
+        self.work.forget_act(key, state)
+        self._state = self.work.act(key, operate, state=state).state
+        return results[0]
+
+    @property
+    def has_unsaved(self) -> bool:
+        return self._state != self._agent_state
+
+    def accept(self, state: str) -> None:
+        self._state = self._agent_state = state
+
+    def save(self, state: str) -> str:
+        with self._lock:
+            self.accept(self.find_state() if state == self._agent_state else state)
+            return self.find_state()
+
+    def discard(self) -> None:
+        self._state = self._agent_state
+
+    def flush(self) -> str:
+        return self.find_state()
+
+
+@contextmanager
+def _enter_branch(work: ThreadSandbox, state: str) -> Iterator[_BackendBranch]:
+    """Let the calls of the block work in a branch of the thread, which begins in a state."""
+    branch = _BackendBranch(work, state)
+    token = _branches.set({**(_branches.get() or {}), work: branch})
+    try:
+        yield branch
+    finally:
+        _branches.reset(token)
+
+
+@dataclass(eq=False)
+class _Bound:
+    """The sandbox of a running call."""
+
+    work: ThreadSandbox
+    sandbox: Sandbox
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+_branches: ContextVar[Mapping[ThreadSandbox, _BackendBranch] | None] = ContextVar(
+    "deepagents_branches", default=None
+)
+_bound: ContextVar[_Bound | None] = ContextVar("deepagents_sandbox", default=None)
+
+
 class _FileTools(BaseSandbox):
     """deepagents' own scripts for files, in the runtime's shell: the agent's aliases and options do not affect them."""
 
@@ -370,8 +467,7 @@ class _FileTools(BaseSandbox):
         return self._backend.id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        with self._backend.find_current().use() as sandbox:
-            result = sandbox.inspect(command)
+        result = self._backend.find_current().read(lambda sandbox: sandbox.inspect(command))
         output = result.output.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         return ExecuteResponse(output=output, exit_code=result.exit_code)
 
@@ -388,7 +484,6 @@ def _name_error(error: FileAccessError) -> str:
 
 
 ToolResult = ToolMessage | Command[Any]
-ResultT = TypeVar("ResultT")
 _READERS = frozenset({"ls", "read_file", "glob", "grep"})
 _WRITERS = frozenset({"write_file", "edit_file", "delete", "execute"})
 _POLL_S = 0.5
@@ -469,38 +564,34 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
 
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         work = await self._sandboxes.acurrent(state)
-        if not work.session.has_unsaved:
+        if not self._find_thread(work).has_unsaved:
             return None
         return await work.run_in_own_thread(lambda: self._end(work, state))
 
     def _end(self, work: ThreadSandbox, state: Any) -> dict[str, Any] | None:
-        if not work.session.has_unsaved:
-            return None
-        return {CHANNEL: self._find_thread(work).save(work.resolve_state(state[CHANNEL]))}
+        thread = self._find_thread(work)
+        return {CHANNEL: thread.save(work.resolve_state(state[CHANNEL]))} if thread.has_unsaved else None
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Save what deepagents writes beside the model call, such as a summarized conversation."""
         work = self._sandboxes.current(request.state)
         thread = self._find_thread(work)
-        before = _enter(thread, request)
-        try:
+        update = _enter(thread, request)
+        given, (request, notes) = request.state[CHANNEL], add_notes(request, update)
+        with _enter_branch(work, update[CHANNEL]) as branch:
             response = super().wrap_model_call(request, self._call_model(handler))
-        except BaseException:
-            thread.discard()
-            raise
-        return _add_state(response, before, thread.save(before))
+        thread.accept(branch.find_state())
+        return _add_state(response, given, branch.find_state(), notes)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         work = await self._sandboxes.acurrent(request.state)
         thread = self._find_thread(work)
-        before = await work.run_in_own_thread(lambda: _enter(thread, request))
-        try:
+        update = await work.run_in_own_thread(lambda: _enter(thread, request))
+        given, (request, notes) = request.state[CHANNEL], add_notes(request, update)
+        with _enter_branch(work, update[CHANNEL]) as branch:
             response = await super().awrap_model_call(request, self._acall_model(handler))
-        except BaseException:
-            await work.run_in_own_thread(thread.discard)
-            raise
-        after = await work.run_in_own_thread(lambda: thread.save(before))
-        return _add_state(response, before, after)
+        thread.accept(branch.find_state())
+        return _add_state(response, given, branch.find_state(), notes)
 
     def _call_model(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return the handler with messages that strict endpoints accept, and unique ids of calls in its reply."""
@@ -519,25 +610,36 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
-        """Run a call of the sandbox's tools once, after the reply's earlier calls; pass on other calls."""
-        if not _is_sandbox_call(request.tool_call):
-            return super().wrap_tool_call(request, handler)  # type: ignore[no-any-return]
+        """Run a call of the sandbox's tools once, after the reply's earlier calls; another tool's in a branch."""
         call: Callable[..., ToolResult] = super().wrap_tool_call
         work = self._sandboxes.current(request.state)
+        if not _is_sandbox_call(request.tool_call):
+            placed = self._find_call(work, request)
+            with _enter_branch(work, before := _find_beginning(placed)):
+                result = call(request, handler)
+            return _add_left(placed, request, before, result)
         return self._call_in_order(work, request, lambda each: call(each, handler))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
         call: Callable[..., Coroutine[Any, Any, ToolResult]] = super().awrap_tool_call
-        if not _is_sandbox_call(request.tool_call):
-            return await call(request, handler)
         loop, work = asyncio.get_running_loop(), await self._sandboxes.acurrent(request.state)
+        if not _is_sandbox_call(request.tool_call):
+            placed = self._find_call(work, request)
+            with _enter_branch(work, before := _find_beginning(placed)):
+                result = await call(request, handler)
+            return await work.run_in_own_thread(lambda: _add_left(placed, request, before, result))
 
         def call_in_loop(each: ToolCallRequest) -> ToolResult:
             return _wait_for(work, asyncio.run_coroutine_threadsafe(call(each, handler), loop), loop)
 
         return await work.run_in_own_thread(lambda: self._call_in_order(work, request, call_in_loop))
+
+    def _find_call(self, work: ThreadSandbox, request: ToolCallRequest) -> PlacedCall:
+        names = _READERS | _WRITERS | {_SUBAGENT}
+        order = work.keep(self, lambda: CallOrder(work, names, subagent=_SUBAGENT))
+        return order.find_call(request.state, request.runtime, request.tool_call["id"])
 
     def _call_in_order(
         self,
@@ -545,24 +647,28 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolResult],
     ) -> ToolResult:
-        order = work.keep(self, lambda: CallOrder(work, _READERS | _WRITERS | {_SUBAGENT}))
-        call = order.find_call(request.state, request.runtime, request.tool_call["id"])
+        call = self._find_call(work, request)
+        order = call.order
         with order.attend(call):
             order.wait_for_earlier(call)
             if call.refusal is not None:
                 return refuse(request.tool_call, call.refusal)
             thread, before = self._find_thread(work), order.find_state(call)
             if request.tool_call["name"] == _SUBAGENT:
-                return _call_subagent(thread, call, _with_state(request, before), before, handler)
+                if thread.has_unsaved:  # from before this step
+                    before = thread.save(before)
+                return _call_subagent(work, call, _with_state(request, before), handler)
             thread.enter(before)
             return _call_once(thread, call, request, handler)
 
 
-def _enter(thread: _BackendThread, request: Any) -> str:
+def _enter(thread: _BackendThread, request: Any) -> dict[str, Any]:
+    """Make the sandbox match the state; return it, with a note for the model about a merge with conflicts."""
     thread.work.session.stop.require_running()
-    state = thread.work.resolve_state(str(request.state[CHANNEL]))
-    thread.enter(state)
-    return state
+    given = str(request.state[CHANNEL])
+    update = {CHANNEL: given, **merge_branches(thread.work, given)}
+    thread.enter(update[CHANNEL])
+    return {**update, CHANNEL: thread.flush()}
 
 
 def _wait_for(work: ThreadSandbox, future: Future[ResultT], loop: asyncio.AbstractEventLoop) -> ResultT:
@@ -606,19 +712,42 @@ def _call_once(
 
 
 def _call_subagent(
-    thread: _BackendThread,
+    work: ThreadSandbox,
     call: PlacedCall,
     request: ToolCallRequest,
-    before: str,
     handler: Callable[[ToolCallRequest], ToolResult],
 ) -> ToolResult:
-    """Run a subagent, whose own state has the state of the sandbox."""
-    result = handler(request)
+    """Run a subagent, whose own state has the state of the sandbox, in a branch."""
+    before = request.state[CHANNEL]
+    with _enter_branch(work, before):
+        result = handler(request)
     update = dict(result.update) if isinstance(result, Command) and isinstance(result.update, dict) else {}
-    after = thread.save(thread.work.resolve_state(str(update.get(CHANNEL, before))))
+    left = update.get(CHANNEL) or work.find_left_state(before, request.tool_call["name"]) or before
+    after = work.resolve_state(left)
     call.order.record(call, _describe(request.tool_call), before, after)
     messages = [result] if isinstance(result, ToolMessage) else update["messages"]
     return Command(update={**update, "messages": messages, CHANNEL: after})
+
+
+def _find_beginning(call: PlacedCall) -> str:
+    """Return the state in which a call of another tool begins: the reply's, or that of an earlier attempt."""
+    return str(call.updates[0][CHANNEL]) if call.updates else call.step.state_before
+
+
+def _add_left(call: PlacedCall, request: ToolCallRequest, before: str, result: ToolResult) -> ToolResult:
+    """Return the result of another tool's call with the state that its acts, or an agent that it called, left."""
+    left = call.order.work.find_left_state(before, request.tool_call["name"])
+    if left is not None:
+        call.updates[0] = {CHANNEL: left}
+    elif call.updates:
+        left = before
+    else:
+        return result
+    if isinstance(result, ToolMessage):
+        return Command(update={"messages": [result], CHANNEL: left})
+    if isinstance(result, Command) and (result.update is None or isinstance(result.update, dict)):
+        return replace(result, update={CHANNEL: left, **(result.update or {})})
+    return result
 
 
 def _with_state(request: ToolCallRequest, state: str) -> ToolCallRequest:
@@ -654,14 +783,6 @@ def _store(thread: str, result: ToolResult, changes: tuple[FileChange, ...]) -> 
         ) from error
 
 
-def _add_state(response: Any, before: str, after: str) -> Any:
-    """Add a new state of the sandbox to the result of a model call."""
-    if after == before:
-        return response
-    update: dict[str, Any] = {CHANNEL: after}
-    if isinstance(response, ExtendedModelResponse):
-        command = response.command
-        if command is not None and isinstance(command.update, dict):
-            update = {**command.update, **update}
-        response = response.model_response
-    return ExtendedModelResponse(model_response=response, command=Command(update=update))
+def _add_state(response: Any, before: str, after: str, notes: list[Any]) -> Any:
+    """Add a new state of the sandbox, and notes for the model, to the result of a model call."""
+    return add_update(response, {CHANNEL: after} if after != before else {}, notes)

@@ -29,7 +29,7 @@ from langgraph_takeover.graph.own_graphs.active_runs import find_other_loop, fin
 from langgraph_takeover.graph.usage_errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import effects as journal
 from langgraph_takeover.handoff.ledger import leases
-from langgraph_takeover.handoff.ledger.effects import EffectKey
+from langgraph_takeover.handoff.ledger.effects import EffectKey, Move
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.model.exchange import event_loop
@@ -347,7 +347,7 @@ class ThreadSandbox:
 
         Raises what `resolve_state` raises.
         """
-        return list_conflicts(self.session, self.resolve_state(state))
+        return list_conflicts(self.session, self.resolve_state(state), split_state(state))
 
     def _require_returned(self, graph_task: GraphTask, state: str) -> None:
         """Raise SandboxStateLostError if a node of an earlier step changed the sandbox and returned no state."""
@@ -398,12 +398,24 @@ class ThreadSandbox:
                 return returning
             time.sleep(_SAVING_POLL_S)
 
-    def find_left_state(self, state: str) -> str | None:
-        """Return what the running task, and graphs that it called, made of a state of this step; None if nothing."""
+    def find_left_state(self, state: str, name: str) -> str | None:
+        """Return what the running task, and graphs that it called, made of a state of this step; None if nothing.
+
+        A conflict of the state with those of other tasks then shows `name`.
+        """
         graph_task = find_graph_task()
         if graph_task is None:
             return None
-        return find_left_state(journal.list_moves(self.session.ledger, self.thread), graph_task, state)
+        moves = journal.list_moves(self.session.ledger, self.thread)
+        if not any(graph_task.includes(each.place) for each in moves):
+            return None
+        before = self.resolve_state(state)
+        parents = journal.list_parents(self.session.ledger, self.thread)
+        left = find_left_state(moves, graph_task, before, parents)
+        if left is not None and len(split_state(left)) == 1:
+            named = Move(graph_task.name_place(name), name, graph_task.step, before, left)
+            journal.record_move(self.session.lease, named)
+        return left
 
     def _find_lost_state(self, graph_task: GraphTask) -> str | None:
         """Return the state of the thread that a task without a state would ignore, if there is one."""
@@ -497,11 +509,10 @@ class ThreadSandbox:
     def _claim_key(self, state: str, key: str, *, is_recorded: bool) -> Iterator[EffectKey]:
         """Yield an act's key in the journal. Raises ActConflictError if the same execution of a task has used it."""
         graph_task = find_graph_task()
-        effect_key = self.make_key(state, key)
         if graph_task is None or not is_recorded:
-            yield effect_key
+            yield self.make_key(state, key)
             return
-        effect_key = effect_key._replace(task_id=f"{graph_task.step}:{graph_task.id}")
+        effect_key = self._make_task_key(graph_task, state, key)
         execution = (graph_task.execution, graph_task.attempt)
         with self._claims_lock:
             if self._claimed_step != graph_task.step:
@@ -518,6 +529,18 @@ class ThreadSandbox:
             with self._claims_lock:
                 self._claims.pop(effect_key, None)
             raise
+
+    def _make_task_key(self, graph_task: GraphTask, state: str, key: str) -> EffectKey:
+        return self.make_key(state, key)._replace(task_id=f"{graph_task.step}:{graph_task.id}")
+
+    def forget_act(self, key: str, state: str) -> None:
+        """Let the running task make an act anew that a killed or earlier attempt made. Raises FencedError."""
+        graph_task = find_graph_task()
+        if graph_task is not None:
+            effect_key = self._make_task_key(graph_task, state, key)
+            with self._claims_lock:
+                self._claims.pop(effect_key, None)
+            self.session.forget_call(effect_key)
 
     async def aact(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,6 +49,7 @@ def _compute_checksum(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+_STATE_SEPARATOR = "+"
 NO_TASK = "thread sandbox"
 """The task of calls outside of a graph: nothing shows when such a call is no longer needed, so the journal keeps it."""
 
@@ -237,7 +238,7 @@ def _bind_key(key: EffectKey) -> dict[str, str]:
 def save(lease: Lease, state_id: str, snapshot: Snapshot, parent: str | None = None) -> None:
     """Record that a state has a snapshot, which must be durable by now. Raises FencedError.
 
-    `parent` is the state that the sandbox was in before.
+    `parent` is the state that the sandbox was in before; of a merge, its base and the merged states, separated by `+`.
     """
     ledger = lease.ledger
     written = snapshot.model_copy(update={"shell_state": redact_known_secrets(snapshot.shell_state)})
@@ -275,15 +276,21 @@ def list_state_ids(ledger: Ledger, thread: str) -> frozenset[str]:
 
 
 @repeat_after_loss(idempotent=True)
-def list_parents(ledger: Ledger, thread: str) -> dict[str, str | None]:
-    """Return the states of a thread that have a snapshot, each with the state that it was made of, if any."""
+def list_parents(ledger: Ledger, thread: str) -> dict[str, tuple[str, ...]]:
+    """Return the states of a thread that have a snapshot, each with the states that it was made of.
+
+    An act makes a state of one; a merge, of its base and the merged states.
+    """
     with ledger.read_transaction() as connection:
         return _select_parents(connection, thread)
 
 
-def _select_parents(connection: Connection, thread: str) -> dict[str, str | None]:
+def _select_parents(connection: Connection, thread: str) -> dict[str, tuple[str, ...]]:
     query = select(snapshots.c.id, snapshots.c.parent).where(snapshots.c.thread == thread)
-    return {row.id: row.parent for row in connection.execute(query)}
+    return {
+        row.id: tuple(row.parent.split(_STATE_SEPARATOR)) if row.parent else ()
+        for row in connection.execute(query)
+    }
 
 
 @repeat_after_loss(idempotent=True)
@@ -306,15 +313,24 @@ def remove(lease: Lease, ids: Collection[str]) -> None:
     with lease.ledger.write_transaction() as connection:
         lease.require(connection)
         parents = _select_parents(connection, lease.thread)
-        for state, parent in parents.items():
-            nearest = parent
-            while nearest is not None and nearest in ids:
-                nearest = parents.get(nearest)
-            if nearest != parent and state not in ids:
-                connection.execute(update(snapshots).where(snapshots.c.id == state).values(parent=nearest))
+        for state, above in parents.items():
+            nearest = tuple(dict.fromkeys(left for each in above for left in _find_left(each, parents, ids)))
+            if nearest != above and state not in ids:
+                parent = _STATE_SEPARATOR.join(nearest) or None
+                connection.execute(update(snapshots).where(snapshots.c.id == state).values(parent=parent))
         connection.execute(
             delete(snapshots).where(snapshots.c.thread == lease.thread, snapshots.c.id.in_(ids))
         )
+
+
+def _find_left(state: str, parents: Mapping[str, tuple[str, ...]], removed: Collection[str]) -> Iterator[str]:
+    """Yield the state, or its nearest ancestor that is not removed."""
+    while state in removed:
+        above = parents.get(state)
+        if not above:
+            return
+        state = above[0]
+    yield state
 
 
 _UPSERT = text(

@@ -78,7 +78,7 @@ snapshots = Table(
     Column("parent", Text),
     Column("made_at", Float, nullable=False),
 )
-"""States of threads' sandboxes; the parent is the state that an act changed to this one."""
+"""States of threads' sandboxes; the parent is the state that an act changed to this one, or the merged states."""
 handoffs = Table(
     "takeover_handoffs",
     _metadata,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from langgraph.config import get_config
@@ -44,6 +44,11 @@ class GraphTask(NamedTuple):
     def place(self) -> str:
         """The path as text."""
         return json.dumps(self.path)
+
+    def name_place(self, name: str) -> str:
+        """Return the place with another name of the task."""
+        (checkpoint, node), task_id = self.path[-1], self.path[-1][1].partition(":")[2]
+        return json.dumps([*self.path[:-1], (checkpoint, f"{name}:{task_id}" if task_id else node)])
 
     def compare(self, place: str) -> Relation:
         """Return how another task's place relates to this task."""
@@ -87,10 +92,17 @@ def is_parallel(task: GraphTask | None, other: GraphTask | None) -> bool:
     return task is not None and other is not None and task.compare(other.place) == "parallel"
 
 
-def find_left_state(moves: Iterable[Move], task: GraphTask, state_id: str) -> str | None:
-    """Return what a task, and graphs that it called, made of a state: the last state, or several of parallel tasks."""
+def find_left_state(
+    moves: Iterable[Move], task: GraphTask, state_id: str, parents: Mapping[str, Sequence[str]]
+) -> str | None:
+    """Return what a task, and graphs that it called, made of a state: the last state, or several of parallel tasks.
+
+    `parents` has the states that each state was made of: a merge continues what it merged.
+    """
     ahead, reached = [move for move in moves if move.step == task.step], {state_id}
-    while following := {move.state_after for move in ahead if move.state_before in reached} - reached:
+    ways = [(move.state_before, move.state_after) for move in ahead]
+    ways += [(branch, merged) for merged, above in parents.items() for branch in above[1:]]
+    while following := {after for before, after in ways if before in reached} - reached:
         reached |= following
     mine = [each for each in ahead if each.state_before in reached and task.includes(each.place)]
     return join_states(list_last_states(mine)) or None

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.ledger import effects
-from langgraph_takeover.handoff.ledger.effects import NO_TASK, EffectKey
-from langgraph_takeover.nodes.session.graph_tasks import split_state
+from langgraph_takeover.handoff.ledger.effects import NO_TASK, EffectKey, Move
+from langgraph_takeover.nodes.session.graph_tasks import join_states, split_state
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import BASE_STATE, SnapshotNotFoundError
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, Snapshot
 from langgraph_takeover.sandbox.snapshots.merging import Branch, BranchConflict, MergePolicy, merge_snapshots
 
+Parents = Mapping[str, tuple[str, ...]]
+"""Each state with the states that it was made of; of a merge, the base first."""
 _SHOWN = 5
 
 
@@ -51,23 +53,36 @@ def resolve_state(session: Session, state: str, policy: MergePolicy) -> str:
     if len(states) == 1:
         return state
     with session.take_turn():
-        parents = effects.list_parents(session.ledger, session.thread)
-        names = _list_names(session, states)
-        while len(states := _drop_ancestors(states, parents)) > 1:
+        moves = effects.list_moves(session.ledger, session.thread)
+        # Moves also have states without a snapshot.
+        parents: dict[str, tuple[str, ...]] = {each.state_after: (each.state_before,) for each in moves}
+        parents |= effects.list_parents(session.ledger, session.thread)
+        names = _list_names(moves, states := _drop_ancestors(states, parents))
+        while len(states) > 1:
             group = _find_group(session.thread, states, parents)
             merged = _merge(session, group, names, policy)
-            parents[merged] = group.base
+            parents[merged] = (group.base, *group.states)
             names[merged] = " and ".join(names[each] for each in group.states)
             states = tuple(dict.fromkeys(merged if each in group.states else each for each in states))
+            states = _drop_ancestors(states, parents)
     return states[0]
 
 
-def list_conflicts(session: Session, state: str) -> tuple[BranchConflict, ...]:
-    """Return the conflicts that the policy resolved when a state was merged; nothing of a state that was not."""
-    recorded = effects.find(session.ledger, _make_key(session, state))
-    if recorded is None or recorded.result is None:
-        return ()
-    return tuple(BranchConflict.model_validate(each) for each in json.loads(recorded.result))
+def list_conflicts(session: Session, state: str, merged: Collection[str] = ()) -> tuple[BranchConflict, ...]:
+    """Return the conflicts that the policy resolved when a state, or one on the way to it, was merged of some states.
+
+    Nothing of a state that was not merged.
+    """
+    parents = effects.list_parents(session.ledger, session.thread)
+    way = [
+        each for each in _list_above(state, parents) if not {*parents.get(each, ())[1:]}.isdisjoint(merged)
+    ]
+    found: list[BranchConflict] = []
+    for each in dict.fromkeys([*reversed(way), state]):
+        recorded = effects.find(session.ledger, _make_key(session, each))
+        if recorded is not None and recorded.result is not None:
+            found += map(BranchConflict.model_validate, json.loads(recorded.result))
+    return tuple(found)
 
 
 def list_merge_bases(session: Session, states: Sequence[str]) -> list[str]:
@@ -77,7 +92,7 @@ def list_merge_bases(session: Session, states: Sequence[str]) -> list[str]:
         group = _find_group(session.thread, states, parents)
         bases.append(group.base)
         merged = "+".join(group.states)
-        parents[merged] = group.base
+        parents[merged] = (group.base, *group.states)
         states = tuple(dict.fromkeys(merged if each in group.states else each for each in states))
     return bases
 
@@ -86,21 +101,31 @@ def _make_key(session: Session, merged: str) -> EffectKey:
     return EffectKey(session.thread, NO_TASK, f"merge:{merged}")
 
 
-def _list_chain(state: str, parents: Mapping[str, str | None]) -> list[str]:
-    """List a state and those that it was made of, back to the first."""
+def _list_chain(state: str, parents: Parents) -> list[str]:
+    """List a state and those that it was made of, back to the first; of a merge, only its base."""
     chain = [state]
-    while (parent := parents.get(chain[-1])) is not None and parent not in chain:
-        chain.append(parent)
+    while (above := parents.get(chain[-1])) and above[0] not in chain:
+        chain.append(above[0])
     return chain
 
 
-def _drop_ancestors(states: Sequence[str], parents: Mapping[str, str | None]) -> tuple[str, ...]:
+def _list_above(state: str, parents: Parents) -> list[str]:
+    """List all states that a state was made of, the nearest first."""
+    above, seen = [state], {state}
+    for each in above:
+        new = [parent for parent in parents.get(each, ()) if parent not in seen]
+        seen.update(new)
+        above += new
+    return above[1:]
+
+
+def _drop_ancestors(states: Sequence[str], parents: Parents) -> tuple[str, ...]:
     """Return the states from which no other one was made."""
-    above = {parent for state in states for parent in _list_chain(state, parents)[1:]}
+    above = {parent for state in states for parent in _list_above(state, parents)}
     return tuple(each for each in dict.fromkeys(states) if each not in above)
 
 
-def _find_group(thread: str, states: Sequence[str], parents: Mapping[str, str | None]) -> _MergeGroup:
+def _find_group(thread: str, states: Sequence[str], parents: Parents) -> _MergeGroup:
     """Return the states with the nearest common ancestor, which are merged first."""
     chains = {each: _list_chain(each, parents) for each in states}
     found: dict[str, list[str]] = {}
@@ -139,7 +164,7 @@ def _merge(session: Session, group: _MergeGroup, names: Mapping[str, str], polic
         conflicts.extend(found.conflicts)
         return found.snapshot
 
-    if session.create_state(merged, group.base, make) is None:
+    if session.create_state(merged, join_states([group.base, *group.states]), make) is None:
         raise MergeConflictError(session.thread, [each for each in conflicts if not each.left])
     if conflicts:
         fields = {"path", "branches", "reason", "left"}
@@ -165,10 +190,11 @@ def _load_branch(session: Session, name: str, state: str) -> Branch:
     return Branch(name, snapshot, session.snapshot_directory(snapshot))
 
 
-def _list_names(session: Session, states: Sequence[str]) -> dict[str, str]:
+def _list_names(moves: Iterable[Move], states: Sequence[str]) -> dict[str, str]:
     """Return a name for each state: that of the outermost node by which they differ, with a number if several have the same."""
-    moves = effects.list_moves(session.ledger, session.thread)
-    nodes = {each.state_after: each.names for each in moves if each.state_after in states}
+    # Of a state that a node and a graph around it left, the outer one.
+    ordered = sorted(moves, key=lambda each: len(each.names), reverse=True)
+    nodes = {each.state_after: each.names for each in ordered if each.state_after in states}
     levels = zip(*nodes.values(), strict=False)
     depth = next((number for number, level in enumerate(levels) if len({*level}) > 1), -1)
     names: dict[str, str] = {}

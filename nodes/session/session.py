@@ -482,10 +482,18 @@ class Session:
         effects.end(self.lease, key, after, result.model_dump_json(), move)
         return result, after
 
-    def record_call(self, key: EffectKey, state_before: str, state_after: str, result: str) -> None:
-        """Record a call that consists of recorded acts, so that later calls find the state after it."""
+    def record_call(
+        self, key: EffectKey, state_before: str, state_after: str, result: str, *, name: str | None = None
+    ) -> None:
+        """Record a call that consists of recorded acts, so that later calls find the state after it.
+
+        With `name`, which a conflict then shows, as a change of the sandbox by the running task of a user's graph.
+        """
+        graph_task, move = find_graph_task(), None
+        if name is not None and graph_task is not None and state_after != state_before:
+            move = Move(graph_task.name_place(name), key.call, graph_task.step, state_before, state_after)
         effects.begin(self.lease, key, state_before)
-        effects.end(self.lease, key, state_after, result)
+        effects.end(self.lease, key, state_after, result, move)
 
     def forget_call(self, key: EffectKey) -> None:
         """Forget a recorded call, which another one replaces. Raises FencedError."""

@@ -6,14 +6,14 @@ import json
 import secrets
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.types import StateSnapshot
@@ -78,6 +78,30 @@ class Scripted(BaseChatModel):
 
 def scripted_model(*replies: Any, **settings: Any) -> Scripted:
     return Scripted(replies=list(replies), seen=[], tools=[], **settings)
+
+
+class TaskModel(Scripted):
+    """Replies by the task, so that several agents can use it at once: each sees its own first line.
+
+    Before a reply, it calls what `before` has for it.
+    """
+
+    scripts: dict[str, list[Any]]
+    before: dict[tuple[str, int], Callable[[], object]]
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        task = next(each.text for each in messages if isinstance(each, HumanMessage)).partition("\n")[0]
+        number = sum(isinstance(each, AIMessage) for each in messages)
+        if (call := self.before.get((task, number))) is not None:
+            call()
+        self.seen.append(list(messages))
+        made = self.scripts[task][number]
+        message = made.model_copy() if isinstance(made, AIMessage) else AIMessage(made)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def task_model(scripts: dict[str, list[Any]], before: Any = None) -> TaskModel:
+    return TaskModel(replies=[], seen=[], tools=[], scripts=scripts, before=before or {})
 
 
 def native_reply(*calls: tuple[str, str], ids: bool = True) -> AIMessage:

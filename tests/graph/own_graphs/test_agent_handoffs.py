@@ -242,6 +242,18 @@ def test_agents_under_a_supervisor(bench: RunHarness, output_mode: Any) -> None:
         assert work.enter(end["sandbox_state"]).read_file("pkg/log") == b"alice\nbob\n"
 
 
+@pytest.mark.slow
+def test_several_handoffs_of_a_supervisor_in_one_reply(bench: RunHarness) -> None:
+    """langgraph-supervisor starts one of the agents; its work is kept, and nothing happened for the other."""
+    both = reply(("transfer_to_alice", {}), to_bob(), text="both")
+    with hold(bench) as work:
+        bob = (shell("echo bob > pkg/log", text="b"), "Did it, too.")
+        team = build_supervisor(work, boss=(both, "All done."), bob=bob, state_schema=ReactTeamState)
+        end = team.invoke(QUESTION, CONFIG)
+        log = work.enter(end["sandbox_state"]).read_file("pkg/log").decode()
+    assert log.split() == [each.name for each in end["messages"] if each.text.startswith("Did it")]
+
+
 @pytest.mark.parametrize("is_async", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_agents_of_create_react_agent(bench: RunHarness, is_async: bool) -> None:
     with hold(bench) as work:

@@ -1,4 +1,4 @@
-"""The backend for deepagents passes langchain-tests' suite, and its agents keep their sandbox.
+"""The backend for deepagents passes langchain-tests' suite, its agents keep their sandbox, and MCP tools work beside.
 
 `make deepagents` installs deepagents in an environment of its own, where these tests run files beside this one.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ...conftest import skip_missing
 from ...deepagents_environment import find_deepagents
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
@@ -74,6 +75,20 @@ def test_the_standard_suite_passes_as_far_as_deepagents_agrees() -> None:
 @pytest.mark.timeout(1600)
 def test_agents_keep_their_sandbox() -> None:
     run_tests("deepagents_agents.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1600)
+def test_tasks_work_side_by_side() -> None:
+    run_tests("deepagents_tasks.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1600)
+def test_mcp_tools_beside_ours() -> None:
+    if not (find_deepagents() / "mcp").exists():
+        skip_missing("langchain-mcp-adapters is not installed (make deepagents)")
+    run_tests("mcp_tools.py", path="mcp")
 
 
 def test_a_missing_extra_is_one_line() -> None:

@@ -32,7 +32,7 @@ from langgraph_takeover.integrations import SandboxState, ThreadSandbox, open_sa
 from langgraph_takeover.middleware import SandboxMiddleware
 from langgraph_takeover.sandbox import Sandbox
 
-from ..conftest import RunHarness, native_reply, scripted_model
+from ..conftest import RunHarness, native_reply, scripted_model, task_model
 
 CONFIG: Any = {"configurable": {"thread_id": "own"}}
 
@@ -445,6 +445,87 @@ def test_an_agent_that_a_tool_calls_shares_its_state(bench: RunHarness, returns_
         assert end["messages"][-2].text.split()[-2:] == ["inner", "outer"]
 
 
+def build_asking(work: ThreadSandbox, model: Any, *, returns_state: bool = False) -> Any:
+    """An agent with a tool that calls another agent on the same sandbox."""
+    sub = create_agent(model, middleware=[SandboxMiddleware(work)])
+
+    @tool
+    def ask(text: str, runtime: ToolRuntime) -> Any:
+        """Ask the other agent."""
+        given: Any = {"messages": [("user", text)], "sandbox_state": runtime.state["sandbox_state"]}
+        end = sub.invoke(given)
+        if not returns_state:
+            return "asked"
+        message = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
+        return Command(update={"messages": [message], "sandbox_state": end["sandbox_state"]})
+
+    return create_agent(model, [ask], middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+
+
+def shell(command: str) -> AIMessage:
+    return native_reply(("shell", json.dumps({"command": command})))
+
+
+ASK_BOTH = [("ask", '{"text": "a"}'), ("ask", '{"text": "b"}')]
+
+
+@pytest.mark.parametrize("returns_state", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_agents_that_a_tool_calls_at_once_are_branches(bench: RunHarness, returns_state: bool) -> None:
+    """Between calls of the shell, which do not wait for other tools."""
+    before, after = (("shell", f'{{"command": "echo {n} > log-{n}"}}') for n in "09")
+    scripts = {
+        "go": [native_reply(before, *ASK_BOTH, after), shell("cat log*"), "Done."],
+        **{
+            name: [shell(f"echo {name} > log-{name}"), shell(f"echo >> log-{name}; ls"), "Done."]
+            for name in "ab"
+        },
+    }
+    both = threading.Barrier(2, timeout=20).wait
+    model = task_model(scripts, {("a", 1): both, ("b", 1): both})
+    with hold(bench) as work:
+        agent = build_asking(work, model, returns_state=returns_state)
+        end = agent.invoke({"messages": [("user", "go")]}, CONFIG)
+    assert end["messages"][-2].text.split()[-4:] == ["0", "9", "a", "b"]
+
+
+def test_a_conflict_of_agents_names_the_tool_that_called_them(bench: RunHarness) -> None:
+    scripts = {"go": [native_reply(*ASK_BOTH), shell("cat log"), "Done."]}
+    scripts |= {name: [shell(f"echo {name} > log"), "Done."] for name in "ab"}
+    with hold(bench) as work:
+        agent = build_asking(work, task_model(scripts))
+        with pytest.raises(MergeConflictError, match="log: ask and ask 2 created it with different content"):
+            agent.invoke({"messages": [("user", "go")]}, CONFIG)
+
+
+def test_a_graph_that_a_tool_calls_keeps_what_follows_its_branches(bench: RunHarness) -> None:
+    """Although the tool returns no state."""
+    with hold(bench) as work:
+        builder = StateGraph(State).add_node("last", make_branch(work, "c"))
+        for name in "ab":
+            builder.add_node(name, make_branch(work, name)).add_edge(START, name)
+        graph = builder.add_edge(["a", "b"], "last").compile()
+
+        @tool
+        def ask(runtime: ToolRuntime) -> str:
+            """Run the graph."""
+            graph.invoke({"sandbox_state": runtime.state["sandbox_state"]})
+            return "asked"
+
+        model = scripted_model(native_reply(("ask", "{}")), shell("cat log*"), "Done.")
+        agent = create_agent(model, [ask], middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+        end = agent.invoke({"messages": [("user", "Go.")]}, CONFIG)
+    assert end["messages"][-2].text.split()[-3:] == ["a0", "b0", "c0"]
+
+
+def test_several_calls_of_a_reply_need_no_snapshots(bench: RunHarness) -> None:
+    calls = [("shell", f'{{"command": "echo {name} >> log"}}') for name in "ab"]
+    with hold(bench, snapshot_every="point") as work:
+        model = scripted_model(native_reply(*calls), shell("cat log"), "Done.")
+        agent = create_agent(model, middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+        end = agent.invoke({"messages": [("user", "Go.")]}, CONFIG)
+    assert end["messages"][-2].text.split()[-2:] == ["a", "b"]
+
+
 def test_an_agent_that_a_tool_calls_needs_the_state(bench: RunHarness) -> None:
     shell = native_reply(("shell", '{"command": "cat outer; echo 1 > inner"}'))
     with hold(bench) as work:
@@ -648,6 +729,20 @@ def test_an_earlier_checkpoint_with_branches_can_be_continued(bench: RunHarness)
         assert read_log(work, end["sandbox_state"]) == ["a0", "a0", "b0", "b0"]
         work.prune()
         assert read_log(work, graph.invoke({}, CONFIG)["sandbox_state"]) == ["a0"] * 3 + ["b0"] * 3
+
+
+def test_a_state_made_of_a_merge_replaces_what_was_merged(bench: RunHarness) -> None:
+    """Even if it undid a branch's change, and if it is among the states of one step."""
+    with hold(bench, merge="markers") as work:
+        one, two = (work.act(name, append(name), state="base").state for name in ("one", "two"))
+        last = work.act(
+            "last", lambda box: box.run("rm log", timeout_s=9).exit_code, state=f"{one}+{two}"
+        ).state
+        assert work.resolve_state(f"{one}+{two}+{last}") == last
+        assert [str(each) for each in work.list_conflicts(f"{one}+{two}+{last}")] == [
+            f"log: state {one[:8]} and state {two[:8]} created it with different content"
+        ]
+        assert work.list_conflicts(last) == ()
 
 
 def test_merges_of_merges(bench: RunHarness) -> None:
