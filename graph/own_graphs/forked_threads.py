@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from langgraph_takeover.graph.checkpoints.inspection import thread_config
+from langgraph_takeover.graph.checkpoints.inspection import resume_state_id, thread_config
 from langgraph_takeover.graph.checkpoints.savers import build_fork
 from langgraph_takeover.graph.own_graphs.sandboxes import Sandboxes
 from langgraph_takeover.graph.own_graphs.thread_sandbox import (
-    CHANNEL,
     ThreadSandbox,
     list_checkpoints,
     load_checkpoint,
     save_checkpoint,
     save_writes,
 )
-from langgraph_takeover.graph.usage_errors import ThreadExistsError, ThreadNotFoundError
+from langgraph_takeover.graph.usage_errors import ThreadAdvancedError, ThreadExistsError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import traces
+from langgraph_takeover.nodes.session.graph_tasks import split_state
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
-from langgraph_takeover.sandbox.interface import Snapshot
 
 Saver = BaseCheckpointSaver[Any]
 
@@ -54,11 +53,12 @@ def fork_thread(
                 f"thread exists: {name!r} (choose or delete the forks of {thread!r} first)"
             )
     with sandboxes.open(thread) as work:
-        state, snapshot = _save_state(work, stored)
+        found = _list_needed(saver, stored)
+        _save_states(work, found)
         for name in names:
             with sandboxes.open(name) as fork:
-                values = _adopt(fork, work, state, snapshot)
-            _copy(saver, stored, name, values)
+                _share(work, fork, found)
+            _copy(saver, found, name)
     return names
 
 
@@ -78,10 +78,22 @@ def choose_fork(sandboxes: Sandboxes, fork: str, *, saver: Saver, thread: str) -
     """
     with sandboxes.open(fork) as chosen, sandboxes.open(thread) as work:
         stored, newest = _load(saver, fork), _load(saver, thread)
-        state, snapshot = _save_state(chosen, stored)
-        values = _adopt(work, chosen, state, snapshot)
-        _, checkpoint, metadata, _ = build_fork(saver, stored, values, {"fork": fork})
-        save_checkpoint(saver, newest.config, checkpoint, metadata, checkpoint["channel_versions"])
+        if stored.checkpoint["id"] == newest.checkpoint["id"]:
+            return  # nothing ran in the fork
+        found, is_newer = _list_needed(saver, stored), stored.checkpoint["id"] > newest.checkpoint["id"]
+        if stored.pending_writes and not is_newer:
+            raise ThreadAdvancedError(
+                f"thread {thread!r}: it has advanced since {fork!r} stopped in the middle of a step (finish that step first)"
+            )
+        _save_states(chosen, found)
+        _share(chosen, work, found)
+        if is_newer:
+            _copy(saver, found, thread, after=newest)
+            return
+        for each in found:
+            _, checkpoint, metadata, _ = build_fork(saver, each, {}, {"fork": fork})
+            config = _at(thread, each, newest if each is stored else None)
+            save_checkpoint(saver, config, checkpoint, metadata, checkpoint["channel_versions"])
 
 
 def _load(saver: Saver, thread: str, checkpoint_id: str | None = None) -> CheckpointTuple:
@@ -94,34 +106,38 @@ def _load(saver: Saver, thread: str, checkpoint_id: str | None = None) -> Checkp
     return stored
 
 
-def _save_state(work: ThreadSandbox, stored: CheckpointTuple) -> tuple[str, Snapshot | None]:
-    """Return the checkpoint's state of the sandbox, and its snapshot; none at the base."""
-    state = work.resolve_state(str(stored.checkpoint["channel_values"].get(CHANNEL) or BASE_STATE))
-    return state, None if state == BASE_STATE else work.snapshot(state)
+def _save_states(work: ThreadSandbox, found: Sequence[CheckpointTuple]) -> None:
+    """Save the states that checkpoints begin with. Raises SnapshotNotFoundError."""
+    for each in found:
+        for state in split_state(resume_state_id(each, is_rerun=False)):
+            if state != BASE_STATE:
+                work.session.save_snapshot(state)
 
 
-def _adopt(
-    target: ThreadSandbox, source: ThreadSandbox, state: str, snapshot: Snapshot | None
-) -> dict[str, Any]:
-    """Give a thread the state of another, and its agents' events; return the channels to change."""
+def _share(source: ThreadSandbox, target: ThreadSandbox, found: Sequence[CheckpointTuple]) -> None:
+    """Give a thread the states that checkpoints of another one refer to, and its agents' events."""
+    target.session.share_states(source.thread, source.list_needed_states(found))
     traces.copy(source.session.ledger, source.thread, target.thread)
-    if snapshot is None:
-        return {} if state == BASE_STATE else {CHANNEL: state}
-    return {CHANNEL: target.session.adopt_snapshot(snapshot, source.snapshot_directory(snapshot))}
 
 
-def _copy(saver: Saver, stored: CheckpointTuple, name: str, values: dict[str, Any]) -> None:
-    """Copy a checkpoint under the same id, with what it needs: its writes, its subgraphs, and ancestors for deltas."""
-    for each in _list_needed(saver, stored):
-        is_newest = each.config == stored.config
+def _at(thread: str, stored: CheckpointTuple, parent: CheckpointTuple | None) -> RunnableConfig:
+    """Return where a checkpoint of another thread goes."""
+    at = {"thread_id": thread, "checkpoint_ns": stored.config["configurable"].get("checkpoint_ns", "")}
+    return {"configurable": at | ({"checkpoint_id": str(parent.checkpoint["id"])} if parent else {})}
+
+
+def _copy(
+    saver: Saver, found: Sequence[CheckpointTuple], thread: str, after: CheckpointTuple | None = None
+) -> None:
+    """Copy checkpoints under the same ids, with their writes; the thread's own follows `after`."""
+    copied = dict[tuple[str, str], CheckpointTuple]()
+    for each in found:
         namespace = each.config["configurable"].get("checkpoint_ns", "")
-        config: RunnableConfig = {"configurable": {"thread_id": name, "checkpoint_ns": namespace}}
-        if each.parent_config is not None and not is_newest:
-            config["configurable"]["checkpoint_id"] = each.parent_config["configurable"]["checkpoint_id"]
-        checkpoint = {**each.checkpoint}
-        if is_newest:
-            checkpoint["channel_values"] = {**each.checkpoint["channel_values"], **values}
-        kept = save_checkpoint(saver, config, checkpoint, each.metadata, each.checkpoint["channel_versions"])
+        above = (each.parent_config or {}).get("configurable", {}).get("checkpoint_id")
+        parent = copied.get((namespace, str(above))) or (None if namespace else after)
+        copied[namespace, str(each.checkpoint["id"])] = each
+        versions = each.checkpoint["channel_versions"]
+        kept = save_checkpoint(saver, _at(thread, each, parent), {**each.checkpoint}, each.metadata, versions)
         writes: dict[str, list[tuple[str, Any]]] = {}
         for task, channel, value in each.pending_writes or ():
             writes.setdefault(task, []).append((channel, value))
@@ -129,21 +145,21 @@ def _copy(saver: Saver, stored: CheckpointTuple, name: str, values: dict[str, An
             save_writes(saver, kept, written, task)
 
 
-def _list_needed(saver: Saver, stored: CheckpointTuple) -> Iterator[CheckpointTuple]:
-    """Yield the checkpoint and what it refers to, ancestors first."""
+def _list_needed(saver: Saver, stored: CheckpointTuple) -> list[CheckpointTuple]:
+    """List the checkpoint and what it refers to, ancestors first: those of subgraphs, and those that deltas need."""
     thread, newest = stored.config["configurable"]["thread_id"], str(stored.checkpoint["id"])
     everything: RunnableConfig = {"configurable": {"thread_id": thread}}
     seen: set[str] = set()
     found = [stored]
     for each in list_checkpoints(saver, everything, ""):  # newest first
         namespace = each.config["configurable"].get("checkpoint_ns", "")
-        if not namespace or namespace in seen or str(each.checkpoint["id"]) > newest:
-            continue
-        is_of_task = ":" in namespace
-        if is_of_task and each.metadata.get("parents", {}).get("") != newest:
-            continue
-        seen.add(namespace)
-        found.append(each)
+        # Of its own step, whose results are among its writes; a subgraph with a memory also has earlier ones.
+        is_of_step = each.metadata.get("parents", {}).get("") == newest
+        is_earlier = ":" not in namespace and str(each.checkpoint["id"]) < newest
+        if namespace and namespace not in seen and (is_of_step or is_earlier):
+            seen.add(namespace)
+            found.append(each)
+    needed = []
     for each in found:
         chain, parent = [each], each.parent_config
         while parent is not None and "counters_since_delta_snapshot" in chain[-1].metadata:
@@ -152,4 +168,5 @@ def _list_needed(saver: Saver, stored: CheckpointTuple) -> Iterator[CheckpointTu
                 break
             chain.append(before)
             parent = before.parent_config
-        yield from reversed(chain)
+        needed += reversed(chain)
+    return needed

@@ -151,7 +151,14 @@ def load_checkpoint(saver: BaseCheckpointSaver[str], config: RunnableConfig) -> 
 def list_checkpoints(
     saver: BaseCheckpointSaver[str], config: RunnableConfig, after: str
 ) -> list[CheckpointTuple]:
-    """List the checkpoints of a thread that are newer than an id, newest first; like `load_checkpoint`."""
+    """List the checkpoints of a thread that are newer than an id, newest first; like `load_checkpoint`.
+
+    Without an id, those of all its graphs, if the config names none.
+    """
+    if not after:  # in one page: savers order the checkpoints of several graphs differently
+        return sorted(
+            _list_page(saver, config, {}), key=lambda each: str(each.checkpoint["id"]), reverse=True
+        )
     found: list[CheckpointTuple] = []
     while True:
         options: dict[str, Any] = {"limit": _PAGE}  # savers dislike iterators that are left before their end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
@@ -244,7 +244,8 @@ def save(lease: Lease, state_id: str, snapshot: Snapshot, parent: str | None = N
     written = snapshot.model_copy(update={"shell_state": redact_known_secrets(snapshot.shell_state)})
     with ledger.write_transaction() as connection:
         lease.require(connection)
-        if connection.execute(select(snapshots.c.id).where(snapshots.c.id == state_id)).first() is None:
+        same = (snapshots.c.thread == lease.thread) & (snapshots.c.id == state_id)
+        if connection.execute(select(snapshots.c.id).where(same)).first() is None:
             connection.execute(
                 insert(snapshots).values(
                     id=state_id,
@@ -257,9 +258,13 @@ def save(lease: Lease, state_id: str, snapshot: Snapshot, parent: str | None = N
 
 
 @repeat_after_loss(idempotent=True)
-def find_snapshot(ledger: Ledger, state_id: str) -> Snapshot | None:
+def find_snapshot(ledger: Ledger, state_id: str, thread: str | None = None) -> Snapshot | None:
+    """Return the snapshot of a state, in any thread by default."""
+    query = select(snapshots.c.snapshot).where(snapshots.c.id == state_id)
     with ledger.read_transaction() as connection:
-        row = connection.execute(select(snapshots.c.snapshot).where(snapshots.c.id == state_id)).first()
+        row = connection.execute(
+            query if thread is None else query.where(snapshots.c.thread == thread)
+        ).first()
     return (
         parse_stored(ledger, f"the snapshot of sandbox state {state_id}", row.snapshot, Snapshot)
         if row
@@ -314,13 +319,36 @@ def remove(lease: Lease, ids: Collection[str]) -> None:
         lease.require(connection)
         parents = _select_parents(connection, lease.thread)
         for state, above in parents.items():
-            nearest = tuple(dict.fromkeys(left for each in above for left in _find_left(each, parents, ids)))
-            if nearest != above and state not in ids:
-                parent = _STATE_SEPARATOR.join(nearest) or None
-                connection.execute(update(snapshots).where(snapshots.c.id == state).values(parent=parent))
+            parent = _join_left(above, parents, ids)
+            if parent != (_STATE_SEPARATOR.join(above) or None) and state not in ids:
+                same = (snapshots.c.thread == lease.thread) & (snapshots.c.id == state)
+                connection.execute(update(snapshots).where(same).values(parent=parent))
         connection.execute(
             delete(snapshots).where(snapshots.c.thread == lease.thread, snapshots.c.id.in_(ids))
         )
+
+
+@repeat_after_loss(idempotent=True)
+def share_states(lease: Lease, source: str, ids: Collection[str]) -> None:
+    """Give a thread states of another one, with their ids and snapshots. Raises FencedError."""
+    with lease.ledger.write_transaction() as connection:
+        lease.require(connection)
+        parents, known = _select_parents(connection, source), _select_parents(connection, lease.thread)
+        rows = connection.execute(
+            select(snapshots).where(snapshots.c.thread == source, snapshots.c.id.in_({*ids} - known.keys()))
+        ).all()
+        for row in rows:
+            parent = _join_left(parents[row.id], parents, parents.keys() - ids)
+            values = {**row._mapping, "thread": lease.thread, "parent": parent}
+            connection.execute(insert(snapshots).values(values))
+
+
+def _join_left(
+    states: Iterable[str], parents: Mapping[str, tuple[str, ...]], removed: Collection[str]
+) -> str | None:
+    """Return a parent's text without the states that are removed."""
+    left = dict.fromkeys(found for each in states for found in _find_left(each, parents, removed))
+    return _STATE_SEPARATOR.join(left) or None
 
 
 def _find_left(state: str, parents: Mapping[str, tuple[str, ...]], removed: Collection[str]) -> Iterator[str]:

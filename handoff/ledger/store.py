@@ -30,7 +30,7 @@ from langgraph_takeover.handoff.ledger.database import (
     repeat_after_loss,
 )
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 _metadata = MetaData()
 _version = Table("takeover_schema", _metadata, Column("version", Integer, primary_key=True))
@@ -72,13 +72,16 @@ moves = Table(
 snapshots = Table(
     "takeover_snapshots",
     _metadata,
-    Column("id", Text, primary_key=True),
-    Column("thread", Text, nullable=False, index=True),
+    Column("thread", Text, primary_key=True),
+    Column("id", Text, primary_key=True, index=True),
     Column("snapshot", Text, nullable=False),
     Column("parent", Text),
     Column("made_at", Float, nullable=False),
 )
-"""States of threads' sandboxes; the parent is the state that an act changed to this one, or the merged states."""
+"""States of threads' sandboxes; forks of a thread have its ids.
+
+The parent is the state that an act changed to this one, or the merged states.
+"""
 handoffs = Table(
     "takeover_handoffs",
     _metadata,

@@ -591,6 +591,11 @@ class Session:
         self._require_open()
         return self._states.adopt_snapshot(snapshot, store)
 
+    def share_states(self, source: str, ids: Collection[str]) -> None:
+        """Add states of another thread of the home, under their ids. Raises FencedError."""
+        self._require_open()
+        self._states.share_states(source, ids)
+
     # Lease
 
     @contextlib.contextmanager

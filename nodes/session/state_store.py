@@ -46,7 +46,7 @@ class StateStore:
         self._backend = backend
 
     def find(self, state_id: str) -> Snapshot | None:
-        return effects.find_snapshot(self._lease.ledger, state_id)
+        return effects.find_snapshot(self._lease.ledger, state_id, self._lease.thread)
 
     def load(self, state_id: str) -> Snapshot:
         """Return the snapshot of a state. Raises SnapshotNotFoundError."""
@@ -129,6 +129,10 @@ class StateStore:
             copy_to_store(snapshot, store, self.snapshot_directory(snapshot))
             effects.save(self._lease, state_id, snapshot)
         return state_id
+
+    def share_states(self, source: str, ids: Collection[str]) -> None:
+        """Add states of another thread of the home, under their ids."""
+        effects.share_states(self._lease, source, ids)
 
     def forget(self, *, keep: Collection[str] = ()) -> None:
         """Forget the thread's states except `keep`; the garbage collection removes their files."""

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import operator
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from langgraph_takeover.errors import ThreadExistsError, ThreadHeldError, ThreadNotFoundError
-from langgraph_takeover.integrations import Sandboxes, choose_fork, fork_thread
+from langgraph_takeover.errors import (
+    ThreadAdvancedError,
+    ThreadExistsError,
+    ThreadHeldError,
+    ThreadNotFoundError,
+)
+from langgraph_takeover.integrations import Sandboxes, SandboxState, choose_fork, fork_thread
+from langgraph_takeover.middleware import SandboxMiddleware
 
-from ..conftest import RunHarness
+from ..conftest import RunHarness, native_reply, scripted_model
 from .test_sandboxes import AsyncOnlySaver, State, append, at, build
 
 
@@ -152,3 +164,117 @@ def test_wrong_forks_are_explained(bench: RunHarness, sandboxes: Sandboxes) -> N
     ):
         choose_fork(sandboxes, "ann.fork-1", saver=saver, thread="ann")
     assert graph.invoke({"text": "2"}, at("ann"))["lines"] == ["1", "2"]
+
+
+class Words(SandboxState):
+    words: Annotated[list[str], operator.add]
+
+
+def write(sandboxes: Sandboxes, state: Words, text: str) -> Words:
+    work = sandboxes.current()
+    act = work.act(
+        text,
+        lambda box: box.run(f"echo {text} >> log-{text}; cat log-*", timeout_s=10).output.split(),
+        state=state.get("sandbox_state"),
+    )
+    return {"words": act.value, "sandbox_state": act.state}
+
+
+def build_branches(sandboxes: Sandboxes, saver: Any, counts: Counter[str]) -> Any:
+    """A graph in whose second step one branch ends, and the other one asks."""
+
+    def node(name: str, state: Words) -> Words:
+        counts[name] += 1
+        return write(sandboxes, state, str(interrupt("name?")) if name == "asking" else name)
+
+    builder = StateGraph(Words)
+    for name in ("first", "ending", "asking", "last"):
+        builder.add_node(name, partial(node, name))
+    builder.add_edge(START, "first").add_edge("first", "ending").add_edge("first", "asking")
+    return builder.add_edge(["ending", "asking"], "last").compile(checkpointer=saver)
+
+
+def test_an_unfinished_step_is_forked_and_chosen(sandboxes: Sandboxes, saver: Any) -> None:
+    """With the work of the branch that has ended, which is not repeated."""
+    counts = Counter[str]()
+    graph = build_branches(sandboxes, saver, counts)
+    graph.invoke({}, at("ann"))
+    forks = fork_thread(sandboxes, "ann", saver=saver, n=2)
+    end = graph.invoke(Command(resume="ann"), at(forks[0]))
+    assert end["words"][-4:] == ["ann", "ending", "first", "last"]
+    choose_fork(sandboxes, forks[1], saver=saver, thread="ann")
+    assert graph.invoke(Command(resume="ben"), at("ann"))["words"][-4:] == ["ben", "ending", "first", "last"]
+    assert counts["first"] == counts["ending"] == 1
+
+
+def test_a_chosen_fork_may_wait_for_an_answer(sandboxes: Sandboxes, saver: Any) -> None:
+    counts = Counter[str]()
+    graph = build_branches(sandboxes, saver, counts)
+    done = StateGraph(Words).add_node("first", partial(write, sandboxes, text="old")).add_edge(START, "first")
+    done.compile(checkpointer=saver).invoke({}, at("ann"))
+    (fork,) = fork_thread(sandboxes, "ann", saver=saver)
+    graph.invoke({}, at(fork))
+    choose_fork(sandboxes, fork, saver=saver, thread="ann")
+    end = graph.invoke(Command(resume="ann"), at("ann"))
+    assert end["words"][-5:] == ["ann", "ending", "first", "last", "old"]
+    assert counts["ending"] == 1
+    graph.invoke({}, at(fork))
+    graph.invoke({}, at("ann"))
+    with pytest.raises(ThreadAdvancedError, match="thread 'ann': it has advanced since"):
+        choose_fork(sandboxes, fork, saver=saver, thread="ann")
+
+
+def test_a_fork_asks_what_the_thread_asks(sandboxes: Sandboxes, saver: Any) -> None:
+    """The agent is a subgraph: its own checkpoint has the call that waits."""
+    model = scripted_model(
+        *(native_reply(("shell", f'{{"command": "echo {n} >> log"}}')) for n in "123"), "Done."
+    )
+    middleware = [SandboxMiddleware(sandboxes), HumanInTheLoopMiddleware({"shell": True})]
+    agent = create_agent(model, middleware=middleware)
+
+    class Chat(SandboxState):
+        messages: Annotated[list[Any], add_messages]
+
+    graph = StateGraph(Chat).add_node("agent", agent).add_edge(START, "agent").compile(checkpointer=saver)
+
+    def ask(value: Any, thread: str) -> list[str]:
+        found = graph.invoke(value, at(thread)).get("__interrupt__", ())
+        return [each["args"]["command"] for one in found for each in one.value["action_requests"]]
+
+    approve = Command(resume={"decisions": [{"type": "approve"}]})
+    assert ask({"messages": [("user", "Go.")]}, "ann") == ["echo 1 >> log"]
+    assert ask(approve, "ann") == ["echo 2 >> log"]
+    (fork,) = fork_thread(sandboxes, "ann", saver=saver)
+    assert ask(approve, fork) == ["echo 3 >> log"]
+    assert ask(approve, fork) == []
+    assert ask(approve, "ann") == ["echo 3 >> log"]
+    with sandboxes.open(fork) as work:
+        assert work.enter(graph.get_state(at(fork)).values["sandbox_state"]).read_file("log") == b"1\n2\n3\n"
+
+
+def test_the_memory_of_a_subgraph_is_forked_and_chosen(sandboxes: Sandboxes, saver: Any) -> None:
+    """Of one with `checkpointer=True`, which keeps its state between the thread's runs."""
+
+    class Memory(TypedDict):
+        text: str
+        seen: Annotated[list[str], operator.add]
+
+    inner = (
+        StateGraph(Memory).add_node("note", lambda state: {"seen": [state["text"]]}).add_edge(START, "note")
+    )
+    memory = inner.compile(checkpointer=True)
+
+    def node(state: State) -> Any:
+        seen = memory.invoke({"text": state["text"]})["seen"]
+        act = sandboxes.current().act("log", append(state["text"]), state=state.get("sandbox_state"))
+        return {"lines": seen, "sandbox_state": act.state}
+
+    graph = StateGraph(State).add_node(node).add_edge(START, "node").compile(checkpointer=saver)
+    for text in "12":
+        graph.invoke({"text": text}, at("ann"))
+    (fork,) = fork_thread(sandboxes, "ann", saver=saver)
+    assert graph.invoke({"text": "3"}, at(fork))["lines"] == ["1", "2", "3"]
+    choose_fork(sandboxes, fork, saver=saver, thread="ann")
+    assert graph.invoke({"text": "4"}, at("ann"))["lines"] == ["1", "2", "3", "4"]
+    choose_fork(sandboxes, fork, saver=saver, thread="ann")
+    assert graph.invoke({"text": "5"}, at("ann"))["lines"] == ["1", "2", "3", "5"]
