@@ -47,7 +47,7 @@ def receive_record(
 
     The thread's sandbox gets the record's snapshot. If the record was offered by `hand_over`, this accepts the offer, and
     the source's thread is closed to writers; `complete_handoff` ends it. A repeated call on the same thread changes
-    nothing. In an event loop: by `work.run_blocking`.
+    nothing, until the agent has changed something there. In an event loop: by `work.run_blocking`.
 
     Args:
         work: the sandbox of the new thread.
@@ -61,7 +61,8 @@ def receive_record(
         understanding: what the agent confirms, for the ledger.
 
     Raises RecordError, UnknownViewError, SnapshotCorruptError and SandboxUnavailableError; HandoffError for a refused
-    offer, if several are open, or if `handoff` is no offer of this record that this thread can accept;
+    offer, if several are open, if `handoff` is no offer of this record that this thread can accept, or if the agent has
+    changed something since it received the record;
     IllegalTransitionError and HandedOverError if another agent was faster.
     """
     record = work.session.records.load(record_id)
@@ -72,6 +73,11 @@ def receive_record(
         record = record.model_copy(update={"envelope": offer.envelope})
     messages = find_view(view)(record, Recipient(protocol="native", window_tokens=window_tokens))
     work.session.require_no_act()
+    if work.session.has_left(work.session.adopt_record(record)):
+        raise HandoffError(
+            f"thread {work.thread!r}: an agent has worked there since it received record {record_id} (continue it with "
+            "agent.invoke(None, config), or receive the record on a new thread)"
+        )
     state = work.session.enter_record(record)
     if offer is not None and offer.successor != work.thread:
         _accept(work, offer, understanding)

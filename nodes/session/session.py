@@ -584,12 +584,24 @@ class Session:
 
     def adopt_record(self, record: HandoffRecord) -> str:
         """Add a record's snapshot to the thread's states, and return the state's id."""
-        return self.adopt_snapshot(record.required_snapshot, self.records.directory(record.id))
+        name = f"{record.id} {record.required_snapshot.digest}"
+        return self._adopt(record.required_snapshot, self.records.directory(record.id), name)
 
     def adopt_snapshot(self, snapshot: Snapshot, store: Path) -> str:
         """Add a snapshot, whose files are in `store`, to the thread's states, and return the state's id."""
+        return self._adopt(snapshot, store)
+
+    def _adopt(self, snapshot: Snapshot, store: Path, name: str | None = None) -> str:
         self._require_open()
-        return self._states.adopt_snapshot(snapshot, store)
+        return self._states.adopt_snapshot(snapshot, store, name)
+
+    def has_left(self, state_id: str) -> bool:
+        """Whether something on the thread began in a state and changed it."""
+        moves = effects.list_moves(self.ledger, self.thread)
+        parents = effects.list_parents(self.ledger, self.thread)
+        return any(each.state_before == state_id for each in moves) or any(
+            state_id in each for each in parents.values()
+        )
 
     def share_states(self, source: str, ids: Collection[str]) -> None:
         """Add states of another thread of the home, under their ids. Raises FencedError."""

@@ -122,9 +122,12 @@ class StateStore:
         return state_id
 
     @repeat_after_loss(idempotent=True)
-    def adopt_snapshot(self, snapshot: Snapshot, store: Path) -> str:
-        """Copy a snapshot from a directory to the thread's states, and return the state's id."""
-        state_id = create_state_id()
+    def adopt_snapshot(self, snapshot: Snapshot, store: Path, name: str | None = None) -> str:
+        """Copy a snapshot from a directory to the thread's states, and return the state's id.
+
+        With a name, a repeated call returns the same id.
+        """
+        state_id = create_state_id() if name is None else hashlib.sha256(name.encode()).hexdigest()[:16]
         with self._lease.ledger.lock_snapshots():
             copy_to_store(snapshot, store, self.snapshot_directory(snapshot))
             effects.save(self._lease, state_id, snapshot)

@@ -275,6 +275,23 @@ def test_a_chosen_offer_is_accepted(bench: RunHarness, sandboxes: Sandboxes) -> 
         receive_record(work, record, handoff=made[1].id)
 
 
+def test_a_record_is_not_received_again_over_work(bench: RunHarness, sandboxes: Sandboxes) -> None:
+    """Such as by a job that is retried: the sandbox would lose the successor's files."""
+    saver, middleware = InMemorySaver(), [SandboxMiddleware(sandboxes)]
+    agent = create_agent(scripted_model(shell(EDIT), "Done."), middleware=middleware, checkpointer=saver)
+    (record,) = agent.invoke(ask(), CONFIG)["records"]
+    model = scripted_model("Never.", shell("echo 1 > mine", text="x"), "Done.")
+    agent = create_agent(model, middleware=middleware, checkpointer=saver)
+    for _ in range(2):
+        with sandboxes.open("next") as work:
+            taken = receive_record(work, record, "transcript")
+    end = agent.invoke(taken, {"configurable": {"thread_id": "next"}})
+    with sandboxes.open("next") as work:
+        with pytest.raises(HandoffError, match="thread 'next': an agent has worked there since"):
+            receive_record(work, record)
+        assert work.enter(end["sandbox_state"]).read_file("mine") == b"1\n"
+
+
 @pytest.mark.parametrize("when", ["at the point", "at the takeover"])
 def test_a_model_writes_the_notes(bench: RunHarness, sandboxes: Sandboxes, when: str) -> None:
     writer = scripted_model(*[NOTES] * 9)

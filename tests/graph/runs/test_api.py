@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from langgraph_takeover import build_agent, open_run, run
-from langgraph_takeover.errors import InputError, NotWaitingError, ThreadExistsError, ThreadNotFoundError
-from langgraph_takeover.handoff.ledger import FencedError, LedgerUnavailableError, ThreadHeldError
+from langgraph_takeover.errors import (
+    InputError,
+    NotWaitingError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    ThreadNotHeldError,
+)
+from langgraph_takeover.handoff.ledger import LedgerUnavailableError, ThreadHeldError
 from langgraph_takeover.nodes.model.model_errors import ModelError
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
 
@@ -210,7 +216,7 @@ def test_a_second_writer_learns_the_holder(bench: RunHarness) -> None:
 
 def test_a_saver_without_a_lease_refuses_to_write(bench: RunHarness) -> None:
     bench.run(scripted_model(DONE))
-    with pytest.raises(FencedError):
+    with pytest.raises(ThreadNotHeldError, match="this saver only reads"):
         build_agent(bench.home.saver).update_state({"configurable": {"thread_id": "thread"}}, {"steps": 9})
 
 
