@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -35,6 +37,8 @@ _COVERING = frozenset({"file", "link", "fifo", "opaque", "gone"})
 """Kinds of entries that hide what the base has below the path."""
 _GIT_BOOKKEEPING = ("index", "COMMIT_EDITMSG", "ORIG_HEAD", "FETCH_HEAD", "gc.log", "logs/", "objects/")
 """In a `.git` directory: what Git writes beside the history, and names that follow from the content."""
+_GIT_HISTORY = ("HEAD", "refs/heads/", "packed-refs")
+_MAX_NAME_BYTES = 255
 
 Choice = bytes | str | None
 """A file's content, the name of a branch whose version is taken, or None to delete the path."""
@@ -189,12 +193,17 @@ class _Merging:
         self._contents: dict[tuple[int, str], bytes] = {}
         self._result: dict[str, _Choice] = {}
         self._conflicts: list[BranchConflict] = []
+        self._merged_at_ns = time.time_ns()
 
     def _list_changed(self, branch: _Archive) -> dict[str, Entry]:
         """Return what a branch changed, by path."""
         changed = {}
         for path in self._base.entries.keys() | branch.entries.keys():
             before, after = self._base.find(path), branch.find(path)
+            if "/.git/objects/" in f"/{path}":  # what one branch packed, the history of another may need
+                if _describe(after) == "deleted":
+                    continue
+                after = after._replace(kind="directory") if after.kind == "opaque" else after
             if not _is_same(before, after):
                 changed[path] = after
         return changed
@@ -222,6 +231,7 @@ class _Merging:
         self._load_contents(paths)
         for path in paths:
             self._decide_path(path)
+        self._forget_caches()
         self._complete_directories()
         return tuple(self._conflicts)
 
@@ -286,7 +296,8 @@ class _Merging:
             return
         first = min(changed)
         if len({_identify(each) for each in changed.values()}) == 1 or self._is_derived(path):
-            self._take(path, first, changed[first], changed[first].mode)
+            n = first if len(changed) == 1 else self._find_committing(path, changed)
+            self._take(path, n, changed[n], changed[n].mode)
             return
         if all(each.kind == "directory" for each in changed.values()):
             self._decide_directory(path, before, changed)
@@ -294,6 +305,15 @@ class _Merging:
             self._merge_files(path, before, changed)
         else:
             self._resolve_kinds(path, changed)
+
+    def _find_committing(self, path: str, changed: Collection[int]) -> int:
+        """Return the branch whose history Git's index of a path belongs to: without commits, the first one."""
+        top, found, _ = f"/{path}".partition("/.git/")
+        histories = tuple(f"{top}/.git/{name}"[1:] for name in _GIT_HISTORY) if found else ()
+        committing = [
+            n for n in sorted(changed) if any(each.startswith(histories) for each in self._changed[n])
+        ]
+        return (committing[-1] if self._policy == "theirs" else committing[0]) if committing else min(changed)
 
     def _list_versions(self, path: str) -> dict[int, Entry]:
         """Return what branches made of a path, without directories in which they made nothing and that another removed."""
@@ -425,11 +445,25 @@ class _Merging:
         if self._policy == "markers":
             beside = [each for each in existing if each != n and changed[each].kind in ("file", "link")]
             for other in beside:
-                name = f"{path}.{_make_suffix(self._names[other])}"
-                entry = changed[other]
+                name, entry = self._find_free_name(path, self._names[other]), changed[other]
                 self._result[name] = _Choice(other + 1, entry, entry.mode, path=path)
                 left += f", and that of {self._names[other]} as {self._show(name)}"
         self._conflicts.append(conflict.model_copy(update={"left": left}))
+
+    def _find_free_name(self, path: str, branch: str) -> str:
+        """Return a name beside a path that no state has."""
+        parent, slash, own = path.rpartition("/")
+        for number in itertools.count(1):
+            suffix = f".{_make_suffix(branch)}" + (f".{number}" if number > 1 else "")
+            kept = os.fsencode(own)[: _MAX_NAME_BYTES - len(os.fsencode(suffix))]
+            name = f"{parent}{slash}{os.fsdecode(kept)}{suffix}"
+            if (
+                name not in self._result
+                and not any(name in each.entries for each in self._archives)
+                and self._read_base(self._locate(name)) is None
+            ):
+                return name
+        raise AssertionError
 
     def _take_whole(self, path: str, found: Mapping[int, int]) -> int | None:
         """Return the branch whose permissions of a directory are taken."""
@@ -498,6 +532,15 @@ class _Merging:
         below = f"{top}/"
         for path in [each for each in self._result if each.startswith(below)]:
             del self._result[path]
+
+    def _forget_caches(self) -> None:
+        """Forget Python's caches of files of several branches: they name a source only by its second and size."""
+        merged = {path for path, each in self._result.items() if each.source > 1 or each.content is not None}
+        for path in [each for each in self._result if "/__pycache__/" in f"/{each}"]:
+            parent, _, name = path.rpartition("/")
+            source = f"{parent.removesuffix('__pycache__')}{name.partition('.')[0]}.py"
+            if source in merged:
+                del self._result[path]
 
     def _complete_directories(self) -> None:
         """Add the directories on the way to each path, from the branch that has it."""
@@ -572,11 +615,10 @@ class _Merging:
         if entry.kind == "gone":
             return Copied(_make_plain_member(path, "file", 0), "gone", b"", None)
         if choice.path:
-            beside = _read_files(self._archives[choice.source], {choice.path}).get(choice.path, b"")
             if entry.kind == "link":
                 member = _make_plain_member(path, "link", entry.mode)
                 return Copied(member._replace(target=os.fsdecode(entry.payload)), "link", entry.payload, None)
-            return self._make_file(path, beside, choice.mode, None)
+            return self._copy_file(choice.path, path, choice)
         if choice.content is not None:
             found = readers[choice.source].seek(path)
             return self._make_file(path, choice.content, choice.mode, found[0] if found else None)
@@ -585,6 +627,10 @@ class _Merging:
             raise SnapshotCorruptError(f"{self._archives[choice.source].path}: {path!r:.80} is missing")
         member, members = found
         member = member._replace(path=path, mode=choice.mode)
+        if choice.source > 1 and member.kind == "file" and not self._is_derived(path):
+            member = member._replace(
+                mtime_ns=self._merged_at_ns
+            )  # as Git does: programs that compare times see a change
         if member.kind == "hard link":
             return self._copy_hard_link(member, choice)
         kind = entry.kind if entry.kind == "opaque" else member.kind
@@ -596,8 +642,20 @@ class _Merging:
         first = self._result.get(member.target)
         if first is not None and first.source == choice.source and first.content is None and not first.path:
             return Copied(member, "hard link", choice.entry.payload, None)
-        found = _read_files(self._archives[choice.source], {member.target}).get(member.target, b"")
-        return self._make_file(member.path, found, choice.mode, member._replace(kind="file", target=""))
+        return self._copy_file(member.target, member.path, choice)
+
+    def _copy_file(self, source: str, path: str, choice: _Choice) -> Copied:
+        """Copy a file of another name, or a hard link to it. Raises SnapshotCorruptError."""
+        archive = self._archives[choice.source]
+        for member, members in iterate_members(archive.path, archive.snapshot.base):
+            if member.path == source and member.kind == "hard link":
+                return self._copy_file(member.target, path, choice)
+            if member.path == source:
+                payload = archive.entries[source].payload
+                member = member._replace(path=path, mode=choice.mode, mtime_ns=self._merged_at_ns)
+                content: Any = _Content(members)
+                return Copied(member, "file", payload, content)
+        raise SnapshotCorruptError(f"{archive.path}: {source!r:.80} is missing")
 
     def _make_file(self, path: str, content: bytes, mode: int, like: ArchiveMember | None) -> Copied:
         member = like if like is not None and like.kind == "file" else _make_plain_member(path, "file", mode)
@@ -605,7 +663,9 @@ class _Merging:
         scratch.write_bytes(content)
         with scratch.open("rb") as opened:
             payload = digest_content(opened.fileno())
-        member = member._replace(path=path, mode=mode, size=len(content), sparse_size=None)
+        member = member._replace(
+            path=path, mode=mode, size=len(content), sparse_size=None, mtime_ns=self._merged_at_ns
+        )
         return Copied(member, "file", payload, io.BytesIO(content))
 
 
