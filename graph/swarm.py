@@ -16,7 +16,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 from pydantic import ValidationError
 
-from langgraph_takeover.graph.own_graphs.agent_handoffs import DESTINATION
+from langgraph_takeover.graph.own_graphs.agent_handoffs import DESTINATION, read_field
 from langgraph_takeover.graph.own_graphs.successors import find_sandbox
 from langgraph_takeover.handoff.interop.swarm_records import (
     attach_record,
@@ -101,6 +101,9 @@ def create_recall_tool(*, records: RecordStore | None = None) -> BaseTool:
         description="Show events of the earlier work, by name or by words to search for.",
     )
     def recall(what: str, state: Annotated[Any, InjectedState], config: RunnableConfig) -> str:
+        record = None if isinstance(state, list) else read_field(state, "record")  # of `receive_record`
+        if record and records is not None:
+            return recall_events(records.load(record).trace, what)
         return recall_events(
             load_earlier_events(_messages(state), thread_id=_thread(config), records=records), what
         )

@@ -220,15 +220,16 @@ def save_files(
     session: Session, state_id: str, task: TaskBrief, trace: tuple[Event, ...], directory: Path
 ) -> dict[str, Any]:
     """Save the sandbox of a state in a record's directory, and return the record's fields about its files."""
-    sandbox = session.enter_state(state_id, task)
-    snapshot = session.save_snapshot(state_id)
-    copy_to_store(snapshot, session.snapshot_directory(snapshot), directory)
-    return {
-        **compute_patch_fields(sandbox, task.base_commit, trace, session.open_base),
-        "snapshot": snapshot,
-        "files": list_files(sandbox),
-        "edited_files": read_edited_files(sandbox, trace, task),
-    }
+    with session.take_place(state_id) as place:
+        sandbox = place.enter_state(state_id, task)
+        snapshot = place.save_snapshot(state_id)
+        copy_to_store(snapshot, place.snapshot_directory(snapshot), directory)
+        return {
+            **compute_patch_fields(sandbox, task.base_commit, trace, place.open_base),
+            "snapshot": snapshot,
+            "files": list_files(sandbox),
+            "edited_files": read_edited_files(sandbox, trace, task),
+        }
 
 
 def _find_record(context: AgentContext, record_id: str) -> HandoffRecord | None:

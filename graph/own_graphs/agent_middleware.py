@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, cast, get_args
 
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain.agents.middleware.types import AgentState as ChatState
@@ -145,6 +145,19 @@ def _add_or_clear(known: list[Any], added: list[Any] | None) -> list[Any]:
     return [] if added is None else known + added
 
 
+def _check_options(points: object, policy: object, notes_model: object) -> None:
+    """Raise SettingsError for values that would have no effect."""
+    kinds, policies = get_args(PointKind), ("record", "stop", "review")
+    if policy not in policies:
+        raise SettingsError(f"policy: invalid value {policy!r:.60} (pass {', '.join(map(repr, policies))})")
+    if isinstance(points, str) or not {*cast("Collection[str]", points)} <= {*kinds}:
+        raise SettingsError(
+            f"points: invalid value {points!r:.60} (pass a list of {', '.join(map(repr, kinds))})"
+        )
+    if notes_model is not None and not isinstance(notes_model, BaseChatModel):
+        raise SettingsError(f"notes_model: invalid value {notes_model!r:.60} (pass a chat model)")
+
+
 def _find_place() -> tuple[str, str]:
     """Return the thread and the namespace of the graph that calls the model."""
     with suppress(RuntimeError):
@@ -235,6 +248,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         observation_chars: int = 20_000,
     ) -> None:
         super().__init__()
+        _check_options(points, policy, notes_model)
         self.tools = _build_tools(self._run_tool, self._arun_tool)
         self._names = frozenset(tool.name for tool in self.tools)
         self._sandboxes = sandboxes
@@ -371,8 +385,9 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             return update or None
         before = [*earlier, *added.events[: len(added.events) - len(new)]]
         task = TaskBrief.model_validate(state["task"])
-        detector = session.update_trace_state(before, task, state.get("record"))
-        points = [point for each in new for point in detector.add(Event.model_validate(each), each)]
+        with trace.lock:  # agents side by side share it
+            detector = session.update_trace_state(before, task, state.get("record"))
+            points = [point for each in new for point in detector.add(Event.model_validate(each), each)]
         fired = [point for point in points if point.kind in self._points]
         if request is not None:
             fired.append(HandoffPoint(kind="requested", event_index=count - 1, detail=request))

@@ -21,6 +21,8 @@ class AgentTrace:
 
     def __init__(self, work: ThreadSandbox) -> None:
         self._ledger, self._thread = work.session.ledger, work.thread
+        self.lock = threading.Lock()
+        """Held while handoff points are looked for."""
         self._lock = threading.Lock()
         self._known: OrderedDict[str, TracePart] = OrderedDict()
 

@@ -167,7 +167,7 @@ class SandboxBackend(SandboxBackendProtocol):
         """
         snapshot = self.snapshot()
         with self.sandboxes.open_beside(name) as work:
-            if work.has_states():
+            if work.list_states():
                 raise ThreadExistsError(f"thread exists: {name!r} (pass a new name, or delete it first)")
             fork = SandboxBackend(work, command_timeout_s=self._timeout_s)
             fork.restore(snapshot)
@@ -301,7 +301,7 @@ class _BackendThread:
         try:
             saver = self.work.saver
         except ThreadNotFoundError as error:  # outside of a graph, or one without a checkpointer
-            if self._saver is None and self.work.has_states():
+            if self._saver is None and self.work.list_states():
                 raise SandboxStateLostError(
                     f"thread {self.work.thread!r}: its newest state is unknown outside of its graph (invoke the agent first, "
                     "or read a state by work.enter)"

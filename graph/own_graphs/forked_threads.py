@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,9 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     save_checkpoint,
     save_writes,
 )
-from langgraph_takeover.graph.usage_errors import ThreadAdvancedError, ThreadExistsError, ThreadNotFoundError
+from langgraph_takeover.graph.usage_errors import ThreadAdvancedError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import traces
+from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.graph_tasks import split_state
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
 
@@ -31,9 +33,9 @@ def fork_thread(
 ) -> tuple[str, ...]:
     """Copy a thread's newest checkpoint, or the named one, to `n` new threads with the sandbox of that moment.
 
-    The forks are named `THREAD.fork-1` and so on. A fork keeps the question that its thread waits with. Call it while no
-    run is on the thread; in an event loop, by `home.acall`. Raises ThreadNotFoundError, ThreadExistsError for a fork that
-    exists, ThreadHeldError, SnapshotNotFoundError, and what merging parallel branches raises.
+    The forks are named `THREAD.fork-1` and so on, after those that exist. A fork keeps the question that its thread waits
+    with. Call it while no run is on the thread; in an event loop, by `home.acall`. Raises ThreadNotFoundError, SettingsError
+    for an invalid number, ThreadHeldError, SnapshotNotFoundError, and what merging parallel branches raises.
 
     Example:
         >>> from langgraph.checkpoint.memory import InMemorySaver
@@ -46,12 +48,11 @@ def fork_thread(
         langgraph_takeover.graph.usage_errors.ThreadNotFoundError: thread not found: 'chat' (no checkpoint is in this saver)
     """
     stored = _load(saver, thread, checkpoint_id)
-    names = tuple(f"{thread}.fork-{number + 1}" for number in range(n))
-    for name in names:
-        if load_checkpoint(saver, thread_config(name)) is not None:
-            raise ThreadExistsError(
-                f"thread exists: {name!r} (choose or delete the forks of {thread!r} first)"
-            )
+    if not isinstance(n, int) or n < 1:
+        raise SettingsError(f"n: invalid number {n!r:.60} (pass 1 or more)")
+    named = (f"{thread}.fork-{number}" for number in itertools.count(1))
+    free = (each for each in named if load_checkpoint(saver, thread_config(each)) is None)
+    names = tuple(itertools.islice(free, n))
     with sandboxes.open(thread) as work:
         found = _list_needed(saver, stored)
         _save_states(work, found)

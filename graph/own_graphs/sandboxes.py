@@ -31,7 +31,7 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     load_checkpoint,
     save_checkpoint,
 )
-from langgraph_takeover.graph.usage_errors import ThreadAdvancedError
+from langgraph_takeover.graph.usage_errors import ThreadAdvancedError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import ThreadNameError
 from langgraph_takeover.nodes.context.settings import SettingsError
@@ -184,12 +184,16 @@ class Sandboxes(HeldThreads):
     def prune(self, thread: str, *, saver: BaseCheckpointSaver[Any]) -> int:
         """Delete the snapshots that no checkpoint of a thread in `saver` needs; return how many files' directories that frees.
 
-        Delete checkpoints first, for instance by `IncrementalSaver.prune`. A thread without checkpoints loses all its
-        snapshots. In an event loop: by `home.acall`. Raises ThreadHeldError and ThreadNotFoundError.
+        Delete checkpoints first, for instance by `IncrementalSaver.prune`; `home.delete_thread` deletes all snapshots. In an
+        event loop: by `home.acall`. Raises ThreadHeldError, and ThreadNotFoundError if the saver has no checkpoint.
         """
         self._home.require_thread(thread)
         with self.open(thread) as work:
             found = list_checkpoints(saver, {"configurable": {"thread_id": thread}}, "")
+            if not found:
+                raise ThreadNotFoundError(
+                    f"thread not found: {thread!r} (this saver has no checkpoint of it; pass the graph's checkpointer)"
+                )
             work.session.forget_snapshots(keep=work.list_needed_states(found))
             return self._home.remove_unused_snapshots()
 
@@ -403,7 +407,16 @@ def _find_overtaking(saver: BaseCheckpointSaver[Any], name: str, run: object) ->
     step: str | None = graph_task.step
     while step is not None and (mine := newer.pop(step, None)) is not None:
         step = mine.parent_config["configurable"]["checkpoint_id"] if mine.parent_config else None
-    return next(iter(newer.values()), None)
+    return next((each for each in newer.values() if _has_worked(each, newer)), None)
+
+
+def _has_worked(stored: CheckpointTuple, newer: Mapping[str, CheckpointTuple]) -> bool:
+    """Whether a node has ended on the way to a checkpoint: a run that waits has only stored its input."""
+    if stored.metadata.get("source") == "input":
+        return False
+    parent = (stored.parent_config or {}).get("configurable", {}).get("checkpoint_id")
+    before = newer.get(str(parent))
+    return bool(stored.pending_writes) or before is None or before.metadata.get("source") != "input"
 
 
 def _close_all(threads: Mapping[str, HeldThread]) -> None:

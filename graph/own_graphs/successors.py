@@ -28,6 +28,7 @@ from langgraph_takeover.nodes.context.team_members import name_model
 from langgraph_takeover.nodes.model.note_calls import MODEL_TIMEOUT_S, complete_notes
 from langgraph_takeover.nodes.records import save_files
 from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.session.state_store import BASE_STATE
 
 _CONFIRM_TIMEOUT_S = 900.0
 
@@ -47,22 +48,22 @@ def receive_record(
 
     The thread's sandbox gets the record's snapshot. If the record was offered by `hand_over`, this accepts the offer, and
     the source's thread is closed to writers; `complete_handoff` ends it. A repeated call on the same thread changes
-    nothing, until the agent has changed something there. In an event loop: by `work.run_blocking`.
+    nothing, until something has been done there. In an event loop: `await work.run_blocking(lambda: receive_record(work, …))`.
 
     Args:
         work: the sandbox of the new thread.
         record_id: id of the record.
-        view: what the agent sees of it.
+        view: what the agent sees of it. For `cited`, give the agent the tool of `create_recall_tool(records=home.records)`.
         window_tokens: the context window of the agent's model.
         agent_name: the name that the offer is for, if the record was offered to several.
         handoff: id of the offer that this accepts, of `hand_over`. Without it, a record that nobody offered is received too.
-        notes_model: writes the notes that the views `structured`, `summary` and `layered` show, if the record has none;
+        notes_model: writes the notes that the views `structured`, `summary` and `cited` show, if the record has none;
             usually the predecessor's model. Without notes their fields are unknown.
         understanding: what the agent confirms, for the ledger.
 
     Raises RecordError, UnknownViewError, SnapshotCorruptError and SandboxUnavailableError; HandoffError for a refused
-    offer, if several are open, if `handoff` is no offer of this record that this thread can accept, or if the agent has
-    changed something since it received the record;
+    offer, if several are open, if `handoff` is no offer of this record that this thread can accept, or if something has
+    been done on the thread;
     IllegalTransitionError and HandedOverError if another agent was faster.
     """
     record = work.session.records.load(record_id)
@@ -73,9 +74,9 @@ def receive_record(
         record = record.model_copy(update={"envelope": offer.envelope})
     messages = find_view(view)(record, Recipient(protocol="native", window_tokens=window_tokens))
     work.session.require_no_act()
-    if work.session.has_left(work.session.adopt_record(record)):
+    if work.list_states() - {BASE_STATE, work.session.adopt_record(record)}:
         raise HandoffError(
-            f"thread {work.thread!r}: an agent has worked there since it received record {record_id} (continue it with "
+            f"thread {work.thread!r}: work has been done there, which record {record_id} would replace (continue it with "
             "agent.invoke(None, config), or receive the record on a new thread)"
         )
     state = work.session.enter_record(record)
@@ -134,10 +135,9 @@ def _find_offer(
         raise HandoffError(
             f"record {record_id}: it is offered to {', '.join(each.target for each in offers)[:200]} (pass agent_name=)"
         )
-    if not offers and handoff is not None:
-        raise HandoffError(
-            f"handoff {handoff!r:.60}: no open offer of record {record_id} (hand the record over again with hand_over)"
-        )
+    if not offers and (handoff or agent_name):
+        named = f"handoff {handoff!r:.60}" if handoff else f"agent {agent_name!r:.60}"
+        raise HandoffError(f"{named}: no open offer of record {record_id} (hand it over with hand_over)")
     return offers[0] if offers else None
 
 

@@ -128,7 +128,7 @@ class Act(NamedTuple):
     """The files that it changed."""
 
 
-class _StoredAct(Frozen):
+class _StoredAct(Frozen, ser_json_inf_nan="constants"):
     value: JsonValue
     changes: tuple[FileChange, ...]
     shell_ended: bool = False
@@ -297,9 +297,9 @@ class ThreadSandbox:
         """Mark the request as done. Raises FencedError."""
         self.session.answer_handoff_request()
 
-    def has_states(self) -> bool:
-        """Whether the thread has a saved state."""
-        return bool(journal.list_state_ids(self.session.ledger, self.thread))
+    def list_states(self) -> frozenset[str]:
+        """List the thread's states that have a snapshot."""
+        return journal.list_state_ids(self.session.ledger, self.thread)
 
     def keep(self, owner: object, make: Callable[[], ResultT]) -> ResultT:
         """Return what an integration keeps for this thread; make it at the first call."""

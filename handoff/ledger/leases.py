@@ -449,7 +449,7 @@ def request_handoff(ledger: Ledger, thread: str, reason: str) -> bool:
         done = connection.execute(
             update(leases)
             .where(leases.c.thread == thread)
-            .values(requested=redact(reason)[:500] or "requested")
+            .values(requested=redact(reason).replace("\0", "")[:500] or "requested")
         )
         return done.rowcount > 0
 

@@ -158,7 +158,7 @@ class Session:
             self._turn.release()
 
     @contextlib.contextmanager
-    def _take_place(self, state_id: str) -> Iterator[Session]:
+    def take_place(self, state_id: str) -> Iterator[Session]:
         """Wait for a sandbox that no other OS thread uses, one in this state first; yield the session that has it.
 
         Outside of a graph, that is always this session.
@@ -247,7 +247,7 @@ class Session:
         Raises what `enter_state` raises.
         """
         self.require_no_act()
-        with self._take_place(state_id) as place:
+        with self.take_place(state_id) as place:
             place.enter_state(state_id)
         return cast(Sandbox, _StateView(self, state_id))
 
@@ -413,11 +413,15 @@ class Session:
 
         A repeated call (same key) returns the recorded result. A call that was interrupted is undone, by restoring the
         state before it, and run again. Operations without effect are not recorded: a repetition shows the same. Raises
-        FencedError, SnapshotNotFoundError and ActConflictError.
+        FencedError, SnapshotNotFoundError, ActConflictError, and RunStoppedError after a stop at once.
         """
         graph_task = find_graph_task()
         self.require_no_act()
-        with self._begin(key, graph_task, state_id, effect), self._take_place(state_id) as place:
+        with (
+            self.stop.explain(),
+            self._begin(key, graph_task, state_id, effect),
+            self.take_place(state_id) as place,
+        ):
             place._require_state(state_id)
             return place._run_once(key, state_id, operation, parse_result, effect, graph_task=graph_task)
 
@@ -595,14 +599,6 @@ class Session:
         self._require_open()
         return self._states.adopt_snapshot(snapshot, store, name)
 
-    def has_left(self, state_id: str) -> bool:
-        """Whether something on the thread began in a state and changed it."""
-        moves = effects.list_moves(self.ledger, self.thread)
-        parents = effects.list_parents(self.ledger, self.thread)
-        return any(each.state_before == state_id for each in moves) or any(
-            state_id in each for each in parents.values()
-        )
-
     def share_states(self, source: str, ids: Collection[str]) -> None:
         """Add states of another thread of the home, under their ids. Raises FencedError."""
         self._require_open()
@@ -743,13 +739,13 @@ class _StateView:
         self._state_id = state_id
 
     def __getattr__(self, name: str) -> Any:
-        with self._session._take_place(self._state_id) as place:
+        with self._session.take_place(self._state_id) as place:
             value = getattr(self._enter(place), name)
         return self._make_call(name) if callable(value) else value
 
     def _make_call(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            with self._session._take_place(self._state_id) as place:
+            with self._session.take_place(self._state_id) as place:
                 return getattr(self._enter(place), name)(*arguments, **named)
 
         return call

@@ -21,8 +21,8 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 from langgraph_takeover.errors import (
+    SettingsError,
     ThreadAdvancedError,
-    ThreadExistsError,
     ThreadHeldError,
     ThreadNotFoundError,
 )
@@ -154,9 +154,10 @@ def test_wrong_forks_are_explained(bench: RunHarness, sandboxes: Sandboxes) -> N
         fork_thread(sandboxes, "ben", saver=saver)
     with pytest.raises(ThreadNotFoundError, match="no checkpoint 7 is"):
         fork_thread(sandboxes, "ann", saver=saver, checkpoint_id="7")
+    with pytest.raises(SettingsError, match="n: invalid number 0"):
+        fork_thread(sandboxes, "ann", saver=saver, n=0)
     fork_thread(sandboxes, "ann", saver=saver)
-    with pytest.raises(ThreadExistsError, match="fork-1"):
-        fork_thread(sandboxes, "ann", saver=saver, n=2)
+    assert fork_thread(sandboxes, "ann", saver=saver, n=2) == ("ann.fork-2", "ann.fork-3")
     with (
         Sandboxes(bench.home, bench.spec, wait_s=0) as other,
         other.open("ann"),

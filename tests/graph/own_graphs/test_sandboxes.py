@@ -9,10 +9,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
@@ -270,6 +271,25 @@ def test_an_overtaken_run_is_refused_and_the_next_one_continues(bench: RunHarnes
         assert graph.invoke({"text": "2"}, at("ann"))["lines"] == ["hold", "2"]
 
 
+def test_of_runs_that_begin_at_once_one_is_refused(bench: RunHarness) -> None:
+    """Each has stored its input before the other's first act, but only one acts on it."""
+    saver, both = InMemorySaver(), threading.Barrier(2)
+    with Sandboxes(bench.home, bench.spec, wait_s=20) as sandboxes, ThreadPoolExecutor(2) as pool:
+
+        def node(state: State) -> State:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(1)
+            act = sandboxes.current().act("append", append(state["text"]), state=state.get("sandbox_state"))
+            return {"sandbox_state": act.state, "lines": act.value}
+
+        graph = StateGraph(State).add_node(node).add_edge(START, "node").compile(checkpointer=saver)
+        runs = [pool.submit(graph.invoke, {"text": text}, at("ann"), durability="sync") for text in "12"]
+        errors = [run.exception() for run in runs]
+        assert sorted(map(type, errors), key=str) == [type(None), ThreadAdvancedError]
+        (text,) = (text for text, error in zip("12", errors, strict=True) if error is None)
+        assert graph.get_state(at("ann")).values["lines"] == [text]
+
+
 def test_guarded_runs_wait(bench: RunHarness) -> None:
     saver = InMemorySaver()
     with (
@@ -435,7 +455,7 @@ def test_one_compiled_agent_serves_two_threads(
 def test_agents_leave_the_event_loop_free(bench: RunHarness, tmp_path: Path, kind: str) -> None:
     async def main(saver: BaseCheckpointSaver[Any], sandboxes: Sandboxes) -> list[Any]:
         model = scripted_model(shell("echo 1 >> log", text="0"), shell("cat log", text="1"), "Done.")
-        middleware = [SandboxMiddleware(sandboxes, points=("first_source_edit", "failed_validation"))]
+        middleware = [SandboxMiddleware(sandboxes, points=("first_source_edit", "first_validation"))]
         agent: Any = create_agent(model, middleware=middleware, checkpointer=saver)
         with blockbuster_ctx():
             runs = [agent.ainvoke({"messages": [("user", "go")]}, at(f"user-{n}")) for n in range(4)]

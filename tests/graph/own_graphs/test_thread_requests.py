@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
@@ -13,16 +15,25 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 from langgraph_takeover import hand_over
-from langgraph_takeover.errors import HandoffError, SnapshotNotFoundError, ThreadNotFoundError
+from langgraph_takeover.errors import (
+    HandoffError,
+    RunStoppedError,
+    SettingsError,
+    SnapshotNotFoundError,
+    ThreadNotFoundError,
+)
+from langgraph_takeover.graph.swarm import create_recall_tool
 from langgraph_takeover.handoff.recordings.recorded_run import LATER_REQUEST_PREFIX
 from langgraph_takeover.integrations import Sandboxes, SandboxState
 from langgraph_takeover.middleware import SandboxMiddleware, read_events, receive_record
 
 from ..conftest import RunHarness, Scripted, scripted_model
-from .test_middleware import CONFIG, EDIT, ask, shell
+from .test_middleware import CONFIG, EDIT, ask, reply, results, shell
+from .test_sandboxes import list_open
 
 NOTES = '{"recommended_next_action": ["Run the tests. [e1]"]}'
 
@@ -253,9 +264,16 @@ def test_prune_under_encryption(bench: RunHarness) -> None:
                 assert work.enter(end["sandbox_state"]).read_file("pkg/core.py").endswith(b"n * 3\n")
 
 
-def test_an_unknown_thread_is_not_pruned(sandboxes: Sandboxes) -> None:
+def test_a_saver_without_the_thread_prunes_nothing(sandboxes: Sandboxes) -> None:
     with pytest.raises(ThreadNotFoundError, match="thread not found: 'chat'"):
         sandboxes.prune("chat", saver=InMemorySaver())
+    model, saver = scripted_model(shell(EDIT), "Done."), InMemorySaver()
+    agent = create_agent(model, middleware=[SandboxMiddleware(sandboxes)], checkpointer=saver)
+    end = agent.invoke(ask(), CONFIG)
+    with pytest.raises(ThreadNotFoundError, match="this saver has no checkpoint of it"):
+        sandboxes.prune("chat", saver=InMemorySaver())
+    with sandboxes.open("chat") as work:
+        assert end["sandbox_state"] in work.list_states()
 
 
 def test_a_chosen_offer_is_accepted(bench: RunHarness, sandboxes: Sandboxes) -> None:
@@ -269,6 +287,8 @@ def test_a_chosen_offer_is_accepted(bench: RunHarness, sandboxes: Sandboxes) -> 
     with sandboxes.open("next") as work:
         with pytest.raises(HandoffError, match="handoff 'no-such': no open offer of record"):
             receive_record(work, record, handoff="no-such")
+        with pytest.raises(HandoffError, match="agent 'testr': no open offer of record"):
+            receive_record(work, record, agent_name="testr")
         for _ in range(2):
             receive_record(work, record, handoff=made[1].id)
     with sandboxes.open("late") as work, pytest.raises(HandoffError, match="no open offer"):
@@ -287,7 +307,7 @@ def test_a_record_is_not_received_again_over_work(bench: RunHarness, sandboxes: 
             taken = receive_record(work, record, "transcript")
     end = agent.invoke(taken, {"configurable": {"thread_id": "next"}})
     with sandboxes.open("next") as work:
-        with pytest.raises(HandoffError, match="thread 'next': an agent has worked there since"):
+        with pytest.raises(HandoffError, match="thread 'next': work has been done there"):
             receive_record(work, record)
         assert work.enter(end["sandbox_state"]).read_file("mine") == b"1\n"
 
@@ -332,3 +352,71 @@ def test_a_record_has_all_requests_and_reasons(bench: RunHarness, sandboxes: San
     end = agent.invoke(ask("Now four."), given)
     assert end["task"]["prompt"] == f"{record.task.prompt}\n\n{LATER_REQUEST_PREFIX}\n\nNow four."
     assert "Three." in str(taken["messages"])
+
+
+def test_the_cited_view_comes_with_its_events(bench: RunHarness, sandboxes: Sandboxes) -> None:
+    agent = create_agent(
+        scripted_model(shell(EDIT), "Done."),
+        middleware=[SandboxMiddleware(sandboxes)],
+        checkpointer=InMemorySaver(),
+    )
+    (record,) = agent.invoke(ask(), CONFIG)["records"]
+    with sandboxes.open("next") as work:
+        taken = receive_record(work, record, "cited")
+    recall = create_recall_tool(records=bench.home.records)
+    model = scripted_model(reply(("recall", {"what": "e0"})), "Done.")
+    agent = create_agent(
+        model, [recall], middleware=[SandboxMiddleware(sandboxes)], checkpointer=InMemorySaver()
+    )
+    end = agent.invoke(taken, {"configurable": {"thread_id": "next"}})
+    assert EDIT in results(end)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"policy": "stopp"}, "policy: invalid value 'stopp'"),
+        ({"points": ["first_edit"]}, "points: invalid value"),
+        ({"points": "first_source_edit"}, "points: invalid value"),
+        ({"notes_model": "gpt-5"}, "notes_model: invalid value 'gpt-5'"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    sandboxes: Sandboxes, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        SandboxMiddleware(sandboxes, **options)
+
+
+def test_a_stop_at_once_is_named(bench: RunHarness, sandboxes: Sandboxes) -> None:
+    """Whatever the killed command made of it."""
+    model = scripted_model(shell("echo 1 >> log; sleep 60"), "Never.")
+    agent = create_agent(model, middleware=[SandboxMiddleware(sandboxes)], checkpointer=InMemorySaver())
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(agent.invoke, ask(), CONFIG)
+        while "chat" not in list_open(sandboxes):
+            time.sleep(0.01)
+        time.sleep(0.5)  # the command has begun
+        bench.home.stop("chat", now=True)
+        with pytest.raises(RunStoppedError, match="thread 'chat': a stop was requested"):
+            run.result()
+
+
+def test_agents_side_by_side_make_records(bench: RunHarness, sandboxes: Sandboxes) -> None:
+    class Team(SandboxState):
+        messages: Annotated[list[Any], add_messages]
+
+    builder = StateGraph(Team)
+    for name in ("one", "two", "three"):
+        command = f"echo {name} >> pkg/{name}.py; python3 -m unittest -q"
+        agent = create_agent(
+            scripted_model(shell(command), "Done."), middleware=[SandboxMiddleware(sandboxes)], name=name
+        )
+        builder.add_node(name, agent).add_edge(START, name)
+    graph = builder.compile(checkpointer=InMemorySaver())
+    for turn in range(3):
+        config: Any = {"configurable": {"thread_id": f"team-{turn}"}}
+        graph.invoke(ask(), config)
+        made = [each for each in bench.home.records.list_ids() if each.startswith(f"team-{turn}.")]
+        patches = [bench.home.records.load(each).patch or "" for each in made]
+        assert all(any(f"pkg/{name}.py" in patch for patch in patches) for name in ("one", "two", "three"))

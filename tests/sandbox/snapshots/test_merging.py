@@ -24,6 +24,7 @@ pytestmark = pytest.mark.parametrize(
     "kit", ["process", "host", pytest.param("docker", marks=pytest.mark.slow)], indirect=True
 )
 LINES = "seq 1 20 > lines; "
+REPOSITORY = "git init -q repo; cd repo; git config user.name n; git config user.email e; echo 1 > a; git add .; git commit -qm one"
 
 
 class Merged(NamedTuple):
@@ -274,3 +275,59 @@ def test_content_for_a_deleted_file_leaves_the_files_after_it(merge: Any) -> Non
         policy=lambda conflict: b"chosen\n",
     )
     assert merged.run("cat a b c").split() == ["chosen", "2", "2"]
+
+
+def test_copies_beside_a_file_replace_nothing(merge: Any) -> None:
+    merged = merge(
+        "printf 'x\\0' > data; echo kept > data.b1; truncate -s 4M holes",
+        "printf 'a\\0' > data; printf a | dd of=holes conv=notrunc status=none; ln holes second",
+        "printf 'b\\0' > data; printf b | dd of=holes conv=notrunc status=none bs=1 seek=9000",
+        policy="markers",
+    )
+    shown = merged.run(
+        "for f in data data.b1 data.b1.2 holes second holes.b1; do tr -d '\\0' < $f | head -c 9; done"
+    )
+    assert shown.replace("\n", "") == "akeptbaab"
+    assert merged.run("stat -c %s holes.b1").strip() == str(4 << 20)
+
+
+def test_the_index_belongs_to_the_commit(merge: Any) -> None:
+    """Otherwise the next commit would undo the branch's."""
+    merged = merge(
+        REPOSITORY,
+        "touch -d @9 a; git status --short; echo 1 > new; git add new",
+        "echo 2 > a; git commit -qam two",
+        "echo 1 > other",
+    )
+    assert merged.merge.conflicts == ()
+    assert merged.run("git status --short; git show HEAD:a").split() == [
+        "??",
+        "new",
+        "??",
+        "other",
+        "2",
+    ]
+
+
+@pytest.mark.parametrize("policy", ["ours", "theirs", "markers"])
+def test_no_object_of_a_repository_is_lost(merge: Any, policy: str) -> None:
+    merged = merge(
+        REPOSITORY,
+        "git gc -q --prune=now",
+        "git checkout -qb side; for n in 1 2 3 4 5 6; do echo $n > f$n; git add .; git commit -qm $n; done",
+        policy=policy,
+    )
+    assert merged.run("git fsck --full 2>&1 | grep -c missing; git log --oneline side | wc -l").split() == [
+        "0",
+        "7",
+    ]
+
+
+def test_builds_of_a_branch_are_not_up_to_date_after_a_merge(merge: Any) -> None:
+    merged = merge(
+        "printf 'a = 1\\n\\n\\n\\n\\n\\nb = 1\\n' > m.py",
+        "sed -i 's/a = 1/a = 2/' m.py; PYTHONDONTWRITEBYTECODE= python3 -c 'import m'; sleep 0.1; cp m.py out",
+        "sed -i 's/b = 1/b = 2/' m.py; PYTHONDONTWRITEBYTECODE= python3 -c 'import m'",
+    )
+    shown = merged.run("python3 -c 'import m; print(m.a, m.b)'; [ m.py -nt out ] && echo newer")
+    assert shown.split() == ["2", "2", "newer"]
