@@ -102,7 +102,7 @@ def create_recall_tool(*, records: RecordStore | None = None) -> BaseTool:
     )
     def recall(what: str, state: Annotated[Any, InjectedState], config: RunnableConfig) -> str:
         record = None if isinstance(state, list) else read_field(state, "record")  # of `receive_record`
-        if record and records is not None:
+        if isinstance(record, str) and records is not None:
             return recall_events(records.load(record).trace, what)
         return recall_events(
             load_earlier_events(_messages(state), thread_id=_thread(config), records=records), what

@@ -182,7 +182,7 @@ class Sandboxes(HeldThreads):
         return self._home.describe_status(thread, lambda: load_checkpoint(saver, thread_config(thread)))
 
     def prune(self, thread: str, *, saver: BaseCheckpointSaver[Any]) -> int:
-        """Delete the snapshots that no checkpoint of a thread in `saver` needs; return how many files' directories that frees.
+        """Delete the snapshots that no checkpoint of a thread in `saver` needs; return how many no thread needs any more.
 
         Delete checkpoints first, for instance by `IncrementalSaver.prune`; `home.delete_thread` deletes all snapshots. In an
         event loop: by `home.acall`. Raises ThreadHeldError, and ThreadNotFoundError if the saver has no checkpoint.
@@ -407,16 +407,17 @@ def _find_overtaking(saver: BaseCheckpointSaver[Any], name: str, run: object) ->
     step: str | None = graph_task.step
     while step is not None and (mine := newer.pop(step, None)) is not None:
         step = mine.parent_config["configurable"]["checkpoint_id"] if mine.parent_config else None
-    return next((each for each in newer.values() if _has_worked(each, newer)), None)
+    return next((each for each in newer.values() if _has_worked(each, saver)), None)
 
 
-def _has_worked(stored: CheckpointTuple, newer: Mapping[str, CheckpointTuple]) -> bool:
+def _has_worked(stored: CheckpointTuple, saver: BaseCheckpointSaver[Any]) -> bool:
     """Whether a node has ended on the way to a checkpoint: a run that waits has only stored its input."""
     if stored.metadata.get("source") == "input":
         return False
-    parent = (stored.parent_config or {}).get("configurable", {}).get("checkpoint_id")
-    before = newer.get(str(parent))
-    return bool(stored.pending_writes) or before is None or before.metadata.get("source") != "input"
+    if stored.pending_writes or stored.parent_config is None:
+        return True
+    before = load_checkpoint(saver, stored.parent_config)
+    return before is None or before.metadata.get("source") != "input"
 
 
 def _close_all(threads: Mapping[str, HeldThread]) -> None:

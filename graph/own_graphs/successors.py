@@ -62,9 +62,8 @@ def receive_record(
         understanding: what the agent confirms, for the ledger.
 
     Raises RecordError, UnknownViewError, SnapshotCorruptError and SandboxUnavailableError; HandoffError for a refused
-    offer, if several are open, if `handoff` is no offer of this record that this thread can accept, or if something has
-    been done on the thread;
-    IllegalTransitionError and HandedOverError if another agent was faster.
+    offer, if several are open, if `handoff` or `agent_name` names no offer of this record that this thread can accept,
+    or if something has been done on the thread; IllegalTransitionError and HandedOverError if another agent was faster.
     """
     record = work.session.records.load(record_id)
     offer = _find_offer(work, record_id, agent_name, handoff)
