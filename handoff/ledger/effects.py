@@ -273,6 +273,14 @@ def find_snapshot(ledger: Ledger, state_id: str, thread: str | None = None) -> S
 
 
 @repeat_after_loss(idempotent=True)
+def find_thread(ledger: Ledger, state_id: str) -> str | None:
+    """Return a thread that has a snapshot of a state."""
+    with ledger.read_transaction() as connection:
+        row = connection.execute(select(snapshots.c.thread).where(snapshots.c.id == state_id)).first()
+    return str(row.thread) if row else None
+
+
+@repeat_after_loss(idempotent=True)
 def list_state_ids(ledger: Ledger, thread: str) -> frozenset[str]:
     """List the ids of a thread's states that have a snapshot."""
     with ledger.read_transaction() as connection:

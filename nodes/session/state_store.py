@@ -46,7 +46,16 @@ class StateStore:
         self._backend = backend
 
     def find(self, state_id: str) -> Snapshot | None:
-        return effects.find_snapshot(self._lease.ledger, state_id, self._lease.thread)
+        """Return the snapshot of a state; of another thread's, which the thread has from then on.
+
+        LangGraph's server and savers copy checkpoints to other threads.
+        """
+        ledger, thread = self._lease.ledger, self._lease.thread
+        found = effects.find_snapshot(ledger, state_id, thread)
+        if found is None and (source := effects.find_thread(ledger, state_id)) is not None:
+            effects.share_states(self._lease, source, [state_id])
+            found = effects.find_snapshot(ledger, state_id, thread)
+        return found
 
     def load(self, state_id: str) -> Snapshot:
         """Return the snapshot of a state. Raises SnapshotNotFoundError."""

@@ -279,3 +279,18 @@ def test_the_memory_of_a_subgraph_is_forked_and_chosen(sandboxes: Sandboxes, sav
     assert graph.invoke({"text": "4"}, at("ann"))["lines"] == ["1", "2", "3", "4"]
     choose_fork(sandboxes, fork, saver=saver, thread="ann")
     assert graph.invoke({"text": "5"}, at("ann"))["lines"] == ["1", "2", "3", "5"]
+
+
+def test_a_thread_that_the_saver_copied_has_its_files(bench: RunHarness, sandboxes: Sandboxes) -> None:
+    """As LangGraph's server copies threads; also when the source's snapshots are gone later."""
+    saver = InMemorySaver()
+    graph = build(sandboxes, saver)
+    graph.invoke({"text": "1"}, at("ann"))
+    for stored in [*saver.list(at("ann"))][::-1]:
+        config: Any = {"configurable": {"thread_id": "copy", "checkpoint_ns": ""}}
+        saver.put(config, stored.checkpoint, stored.metadata, stored.checkpoint["channel_versions"])
+    assert graph.invoke({"text": "2"}, at("copy"))["lines"] == ["1", "2"]
+    bench.home.delete_thread("ann")
+    first = [*graph.get_state_history(at("copy"))][-3]
+    assert first.values["lines"] == ["1"]
+    assert graph.invoke({"text": "3"}, graph.update_state(first.config, {}))["lines"] == ["1", "3"]
