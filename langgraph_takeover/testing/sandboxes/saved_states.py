@@ -292,7 +292,7 @@ def test_sixteen_successors_at_once(kit: Kit, fresh_sandbox: Sandbox, store: Pat
     def succeed(number: int) -> str:
         with contextlib.closing(kit.restore(snapshot, store)) as successor:
             check_output(successor, f"echo {number} $x >> state; rm README.txt; echo {number} > pkg/mod.py")
-            barrier.wait(timeout=120)
+            barrier.wait(timeout=240)
             paths = [change.path for change in successor.changes()]
             assert paths == ["README.txt", "pkg/mod.py", "state"]
             return check_output(successor, "cat state pkg/mod.py")
