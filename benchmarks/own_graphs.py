@@ -33,7 +33,7 @@ from langgraph.graph import START, StateGraph
 
 from benchmarks.figures import Goal, format_count, print_figures, run_command
 from benchmarks.models import InstantModel
-from benchmarks.testbed import commit_all, make_spec
+from benchmarks.testbed import make_spec
 from benchmarks.turns import AsJson, Comparison, Rounds, measure_in_turns, open_work_directory
 from langgraph_takeover import SandboxSpec, open_home
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
@@ -71,15 +71,14 @@ class _FixingModel(InstantModel):
 
 def _make_repository(directory: Path, number: int) -> SandboxSpec:
     """A repository in which each of these functions has an error and a test."""
-    spec = make_spec(directory, 100)
+    directory.mkdir()
     for n in range(number):
         (directory / f"part{n}.py").write_text(f"def add{n}(a, b):\n    return a - b\n")
         (directory / f"test_part{n}.py").write_text(
             f"import unittest\nfrom part{n} import add{n}\n\n\nclass T(unittest.TestCase):\n"
             f"    def test(self):\n        self.assertEqual(add{n}(1, 2), 3)\n"
         )
-    commit_all(directory)
-    return spec
+    return make_spec(directory, 100)
 
 
 def _fix(branches: int, reply_s: float, *, in_turn: bool = False) -> float:

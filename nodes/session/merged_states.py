@@ -87,6 +87,8 @@ def list_conflicts(session: Session, state: str, merged: Collection[str] = ()) -
 
 def list_merge_bases(session: Session, states: Sequence[str]) -> list[str]:
     """List the earlier states that a merge of some states needs. Raises SnapshotNotFoundError."""
+    if len(states) < 2:
+        return []
     parents, bases = effects.list_parents(session.ledger, session.thread), list[str]()
     while len(states := _drop_ancestors(states, parents)) > 1:
         group = _find_group(session.thread, states, parents)

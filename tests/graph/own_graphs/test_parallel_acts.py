@@ -425,33 +425,28 @@ def test_an_agent_that_a_tool_calls_shares_its_state(bench: RunHarness, returns_
     inner = native_reply(("shell", '{"command": "echo inner >> inner; sleep 0.3"}'))
     both = native_reply(("shell", '{"command": "echo outer >> outer"}'), ("ask", '{"text": "go"}'))
     with hold(bench) as work:
-        sub = create_agent(scripted_model(inner, "Done."), middleware=[SandboxMiddleware(work)])
-
-        @tool
-        def ask(text: str, runtime: ToolRuntime) -> Any:
-            """Ask the other agent."""
-            time.sleep(0.5)
-            given: Any = {"messages": [("user", text)], "sandbox_state": runtime.state["sandbox_state"]}
-            end = sub.invoke(given)
-            if not returns_state:
-                return "asked"
-            message = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
-            return Command(update={"messages": [message], "sandbox_state": end["sandbox_state"]})
-
         show = native_reply(("shell", '{"command": "cat inner outer"}'))
-        model = scripted_model(both, show, "Done.")
-        agent = create_agent(model, [ask], middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+        agent = build_asking(
+            work,
+            scripted_model(both, show, "Done."),
+            asked=scripted_model(inner, "Done."),
+            returns_state=returns_state,
+            wait_s=0.5,
+        )
         end = agent.invoke({"messages": [("user", "Go.")]}, CONFIG)
         assert end["messages"][-2].text.split()[-2:] == ["inner", "outer"]
 
 
-def build_asking(work: ThreadSandbox, model: Any, *, returns_state: bool = False) -> Any:
-    """An agent with a tool that calls another agent on the same sandbox."""
-    sub = create_agent(model, middleware=[SandboxMiddleware(work)])
+def build_asking(
+    work: ThreadSandbox, model: Any, *, asked: Any = None, returns_state: bool = False, wait_s: float = 0.0
+) -> Any:
+    """An agent with a tool that calls another agent on the same sandbox; by default of the same model."""
+    sub = create_agent(asked or model, middleware=[SandboxMiddleware(work)])
 
     @tool
     def ask(text: str, runtime: ToolRuntime) -> Any:
         """Ask the other agent."""
+        time.sleep(wait_s)
         given: Any = {"messages": [("user", text)], "sandbox_state": runtime.state["sandbox_state"]}
         end = sub.invoke(given)
         if not returns_state:
