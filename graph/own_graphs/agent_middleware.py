@@ -145,12 +145,16 @@ def _add_or_clear(known: list[Any], added: list[Any] | None) -> list[Any]:
     return [] if added is None else known + added
 
 
-def _check_options(points: object, policy: object, notes_model: object) -> None:
-    """Raise SettingsError for values that would have no effect."""
+def _check_options(sandboxes: object, points: object, policy: object, notes_model: object) -> None:
+    """Raise SettingsError for values that would fail later, or have no effect."""
+    if not isinstance(sandboxes, (Sandboxes, ThreadSandbox)):
+        raise SettingsError(
+            f"sandboxes: invalid value {sandboxes!r:.60} (pass Sandboxes(home, spec), or the work of open_sandbox)"
+        )
     kinds, policies = get_args(PointKind), ("record", "stop", "review")
     if policy not in policies:
         raise SettingsError(f"policy: invalid value {policy!r:.60} (pass {', '.join(map(repr, policies))})")
-    if isinstance(points, str) or not {*cast("Collection[str]", points)} <= {*kinds}:
+    if isinstance(points, str) or not isinstance(points, Collection) or not {*points} <= {*kinds}:
         raise SettingsError(
             f"points: invalid value {points!r:.60} (pass a list of {', '.join(map(repr, kinds))})"
         )
@@ -248,7 +252,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         observation_chars: int = 20_000,
     ) -> None:
         super().__init__()
-        _check_options(points, policy, notes_model)
+        _check_options(sandboxes, points, policy, notes_model)
         self.tools = _build_tools(self._run_tool, self._arun_tool)
         self._names = frozenset(tool.name for tool in self.tools)
         self._sandboxes = sandboxes

@@ -127,6 +127,8 @@ class Sandboxes(HeldThreads):
     ) -> None:
         if not isinstance(max_open, int) or max_open < 1:
             raise SettingsError(f"max_open: invalid number {max_open!r:.60} (pass 1 or more)")
+        if not isinstance(sandbox, SandboxSpec) and not callable(sandbox):
+            raise SettingsError(f"sandbox: invalid value {sandbox!r:.60} (pass a SandboxSpec, or a function)")
         check_options(merge, snapshot_every)
         super().__init__(home.ledger, idle_s=idle_s, wait_s=wait_s, lease_s=lease_s)
         self._home, self._spec = home, sandbox

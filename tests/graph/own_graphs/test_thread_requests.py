@@ -378,6 +378,7 @@ def test_the_cited_view_comes_with_its_events(bench: RunHarness, sandboxes: Sand
         ({"policy": "stopp"}, "policy: invalid value 'stopp'"),
         ({"points": ["first_edit"]}, "points: invalid value"),
         ({"points": "first_source_edit"}, "points: invalid value"),
+        ({"points": None}, "points: invalid value None"),
         ({"notes_model": "gpt-5"}, "notes_model: invalid value 'gpt-5'"),
     ],
 )
@@ -386,6 +387,15 @@ def test_options_without_effect_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=problem):
         SandboxMiddleware(sandboxes, **options)
+
+
+def test_values_of_a_wrong_kind_are_refused_at_once(bench: RunHarness) -> None:
+    wrong: Any = bench.home
+    with pytest.raises(SettingsError, match=r"sandboxes: invalid value .*pass Sandboxes"):
+        SandboxMiddleware(wrong)
+    wrong = "repository"
+    with pytest.raises(SettingsError, match="sandbox: invalid value 'repository'"):
+        Sandboxes(bench.home, wrong)
 
 
 def test_a_stop_at_once_is_named(bench: RunHarness, sandboxes: Sandboxes) -> None:
