@@ -409,11 +409,23 @@ class HeldSaver(TransactionSaver):
 
 
 @asynccontextmanager
+async def lock_sqlite(saver: Any) -> AsyncIterator[Any]:
+    """Yield the connection of a `SqliteSaver` or `AsyncSqliteSaver`, under its lock and with its tables.
+
+    The script that creates them commits whatever transaction another OS thread has begun on the connection.
+    """
+    if is_async := hasattr(saver.lock, "__aenter__"):
+        await saver.setup()  # takes the lock itself
+    async with enter(saver.lock):
+        if not is_async:
+            saver.setup()
+        yield saver.conn
+
+
+@asynccontextmanager
 async def _begin_sqlite(saver: Any) -> AsyncIterator[Transaction]:
     """Begin a transaction of a `SqliteSaver` or `AsyncSqliteSaver`; a write of the saver commits it."""
-    await resolve(saver.setup())  # inside the transaction, its script would commit
-    async with enter(saver.lock):
-        connection = saver.conn
+    async with lock_sqlite(saver) as connection:
         try:
             if not connection.in_transaction:
                 await resolve(connection.execute("BEGIN IMMEDIATE"))
@@ -441,9 +453,8 @@ async def _begin_postgres(saver: Any) -> AsyncIterator[Transaction]:
 
 @asynccontextmanager
 async def _read_sqlite(saver: Any) -> AsyncIterator[Transaction]:
-    await resolve(saver.setup())
-    async with enter(saver.lock):
-        yield Transaction(saver, saver.conn, is_postgres=False)
+    async with lock_sqlite(saver) as connection:
+        yield Transaction(saver, connection, is_postgres=False)
 
 
 @asynccontextmanager

@@ -26,6 +26,7 @@ from langgraph_takeover.graph.checkpoints.user_savers import (
     build_sqlite_url,
     explain_loss,
     find_kind,
+    lock_sqlite,
     open_connection,
     share_ledger,
 )
@@ -103,9 +104,8 @@ class ThreadHold(
             with explain_loss(f"thread {self._thread!r}"):
                 async with enter(open_connection(saver)) as connection:
                     return build_postgres_url(connection.info)
-        await resolve(saver.setup())
-        async with enter(saver.lock):
-            cursor = await resolve(saver.conn.execute(SELECT_FILE))
+        async with lock_sqlite(saver) as connection:
+            cursor = await resolve(connection.execute(SELECT_FILE))
             return build_sqlite_url(await resolve(cursor.fetchone()))
 
 

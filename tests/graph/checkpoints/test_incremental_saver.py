@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -310,6 +310,23 @@ def test_threads_expire(path: Path) -> None:
         plain.conn.execute("UPDATE takeover_list_threads SET written_at = written_at - 100")
         put(IncrementalSaver(plain, ttl_s=50), ["b"])
         assert (read(saver), read(saver, new)) == (["b"], None)
+
+
+class _LockedSetup(SqliteSaver):
+    """Its script would commit what another OS thread has begun."""
+
+    def setup(self) -> None:
+        assert self.lock.locked(), "the tables are created without the lock"
+        super().setup()
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_tables_are_created_under_the_lock(path: Path, is_held: bool) -> None:
+    with _LockedSetup.from_conn_string(str(path)) as plain:
+        saver = IncrementalSaver(plain)
+        with hold_thread(plain, "job") if is_held else nullcontext(saver) as writer:
+            put(writer, ["a"])
+        assert read(saver) == ["a"]
 
 
 def test_threads_of_the_process_write_at_once(path: Path) -> None:
