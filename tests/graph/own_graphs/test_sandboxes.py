@@ -545,9 +545,9 @@ def test_a_killed_server_loses_nothing_and_leaves_nothing(bench: RunHarness, tmp
 @pytest.mark.slow
 def test_many_threads_survive_kills(postgres_database: str, tmp_path: Path) -> None:
     """Of two processes of the service in `examples/langgraph_server`."""
-    found = run_and_kill(make_repository(tmp_path / "many"), postgres_database, threads=30, runs=3, kill_s=5)
+    found = run_and_kill(make_repository(tmp_path / "many"), postgres_database, threads=30, runs=3, kill_s=2)
     assert found.wrong == {}
-    assert found.kills > 1
+    assert found.kills, "the runs ended before the first kill"
 
 
 def list_runs() -> list[Path]:
