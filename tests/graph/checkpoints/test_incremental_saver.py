@@ -313,7 +313,7 @@ def test_threads_expire(path: Path) -> None:
 
 
 class _LockedSetup(SqliteSaver):
-    """Its script would commit what another OS thread has begun."""
+    """Creates its tables under its lock only: the script would commit what another OS thread has begun."""
 
     def setup(self) -> None:
         assert self.lock.locked(), "the tables are created without the lock"

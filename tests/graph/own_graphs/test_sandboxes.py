@@ -547,7 +547,7 @@ def test_many_threads_survive_kills(postgres_database: str, tmp_path: Path) -> N
     """Of two processes of the service in `examples/langgraph_server`."""
     found = run_and_kill(make_repository(tmp_path / "many"), postgres_database, threads=30, runs=3, kill_s=2)
     assert found.wrong == {}
-    assert found.kills, "the runs ended before the first kill"
+    assert found.kills > 1
 
 
 def list_runs() -> list[Path]:
