@@ -108,7 +108,7 @@ class Home:
         with clean_up(session.close):
             self.stop_stale_sandbox(lease.previous_place)
             with (
-                open_saver(self.ledger, lease, self.workers) as saver,
+                open_saver(self.ledger, lease, self.workers, session.pending) as saver,
                 session.explain_fencing(),
                 session.stop.explain(),
             ):

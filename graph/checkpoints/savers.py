@@ -47,15 +47,52 @@ from langgraph_takeover.handoff.ledger.database import (
 )
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.store import DELETE_THREAD
+from langgraph_takeover.nodes.session.pending_states import PendingStates
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 
 
-class ThreadedSaver(BaseCheckpointSaver[str]):
-    """Makes each asynchronous call in a thread of the home."""
+class HomeSaver(BaseCheckpointSaver[str]):
+    """Makes each asynchronous call in a thread of the home; writes no checkpoint before the states that it names."""
 
     workers: Workers
+    pending: PendingStates
+    """The states of the thread's sandbox that are being saved: writes wait for them, in the background."""
     deletion: Callable[[], AbstractContextManager[None]] = nullcontext
     """Surrounds the deletion of the thread: nothing else happens on it meanwhile, and its files are removed afterwards."""
+
+    def put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> RunnableConfig:
+        def write() -> None:
+            self._put(config, checkpoint, *args)
+
+        if not self._defer(config, write, str(checkpoint["id"])):
+            write()
+        names = {name: config["configurable"].get(name, "") for name in ("thread_id", "checkpoint_ns")}
+        return {"configurable": {**names, "checkpoint_id": checkpoint["id"]}}
+
+    def put_writes(self, config: RunnableConfig, *args: Any, **kwargs: Any) -> None:
+        def write() -> None:
+            self._put_writes(config, *args, **kwargs)
+
+        if not self._defer(config, write):
+            write()
+
+    def _defer(
+        self, config: RunnableConfig, write: Callable[[], None], checkpoint: str | None = None
+    ) -> bool:
+        parent = config["configurable"].get("checkpoint_id")
+        return not self._is_writing() and self.pending.defer(write, parent=parent, checkpoint=checkpoint)
+
+    def _put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> None:
+        """Write a checkpoint now."""
+        raise NotImplementedError
+
+    def _put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
+        """Write a task's results now."""
+        raise NotImplementedError
+
+    def _is_writing(self) -> bool:
+        """Whether this OS thread is in a transaction of `write_atomically`."""
+        raise NotImplementedError
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await self.workers.run("quick", lambda: self.get_tuple(config))
@@ -88,7 +125,7 @@ def _fetch_with(cursor: Any, *, is_postgres: bool = False) -> list_storage.Fetch
     return fetch
 
 
-class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
+class FencedSqliteSaver(HomeSaver, SqliteSaver):
     """LangGraph's SQLite saver; it refuses writes without the thread's lease, and after the lease is lost.
 
     It adds checksums to its writes. Reading damaged data raises CheckpointCorruptError.
@@ -121,28 +158,28 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
             checksums.prepare_connection(self.conn)
             run_without_loop(list_storage.create_tables(_fetch_with(self.conn), is_postgres=False))
 
-    def put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> RunnableConfig:
+    def _put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> None:
         thread, is_joined = config["configurable"]["thread_id"], self._is_writing()
         with self._write_transaction(thread) as recorder, explain_unstorable_values():
             encoded = self._lists.encode(self.serde, config, checkpoint)
             encoded = run_without_loop(self._lists.store(_fetch_with(recorder), self.serde, encoded))
-            stored = super().put(config, encoded.checkpoint, *args)
+            SqliteSaver.put(self, config, encoded.checkpoint, *args)
             recorder.store_checkpoint_checksum()
         self._lists.forget(thread) if is_joined else self._lists.remember(encoded)
-        return stored
 
     def _is_writing(self) -> bool:
         return getattr(self._thread_local, "recorder", None) is not None
 
-    def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
+    def _put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
         with (
             self._write_transaction(config["configurable"]["thread_id"]) as recorder,
             explain_unstorable_values(),
         ):
-            super().put_writes(config, drop_failed_writes(writes), *args, **kwargs)
+            SqliteSaver.put_writes(self, config, drop_failed_writes(writes), *args, **kwargs)
             recorder.store_writes_checksum()
 
     def delete_thread(self, thread_id: str) -> None:
+        self.pending.wait()
         with self.deletion(), self._write_transaction(thread_id) as recorder:
             self.delete_checkpoints(thread_id)
             for statement in DELETE_THREAD:
@@ -198,6 +235,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     @contextmanager
     def _read_transaction(self) -> Iterator[sqlite3.Cursor]:
         """Yield a cursor on one consistent state of the database."""
+        self.pending.wait()
         with self.lock, self._ledger.translate_errors(sqlite3.Error), closing(self.conn.cursor()) as cursor:
             self.setup()
             if self.conn.in_transaction:
@@ -210,6 +248,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     @contextmanager
     def write_atomically(self, thread: str) -> Iterator[None]:
         """Write everything that this OS thread writes to the run's thread meanwhile, or nothing."""
+        self.pending.wait()
         with self._write_transaction(thread):
             yield
 
@@ -254,7 +293,7 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
             "(pip install 'langgraph-takeover[postgres]')"
         ) from error
 
-    class FencedPostgresSaver(ThreadedSaver, PostgresSaver):
+    class FencedPostgresSaver(HomeSaver, PostgresSaver):
         """LangGraph's PostgreSQL saver; it refuses writes without the thread's lease, and after the lease is lost.
 
         It uses the ledger's connections, which are replaced when the server closes them.
@@ -306,11 +345,13 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
 
         @repeat_after_loss(idempotent=True)
         def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+            self.pending.wait()
             found = super().get_tuple(config)
             return found and self._decode(found, is_latest=True)
 
         @repeat_after_loss(idempotent=True)
         def get_delta_channel_history(self, **kwargs: Any) -> Any:
+            self.pending.wait()
             found = super().get_delta_channel_history(**kwargs)
             with self._open_rows() as fetch:
                 run_without_loop(self._lists.decode_seeds(fetch, self.serde, kwargs["config"], found))
@@ -321,6 +362,7 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
 
         @repeat_after_loss(idempotent=True)
         def _load_list(self, config: RunnableConfig | None, **kwargs: Any) -> Sequence[CheckpointTuple]:
+            self.pending.wait()
             return [self._decode(each) for each in super().list(config, **kwargs)]
 
         def _decode(self, found: CheckpointTuple, *, is_latest: bool = False) -> CheckpointTuple:
@@ -339,26 +381,26 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
             with ledger.read_transaction() as connection, self._bind(connection), self._open_rows() as fetch:
                 yield fetch
 
+        def _is_writing(self) -> bool:
+            return getattr(self._bound, "connection", None) is not None
+
         @repeat_after_loss(idempotent=True)
-        def put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> RunnableConfig:
-            thread, is_joined = (
-                config["configurable"]["thread_id"],
-                getattr(self._bound, "connection", None) is not None,
-            )
+        def _put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> None:
+            thread, is_joined = config["configurable"]["thread_id"], self._is_writing()
             with self.write_atomically(thread), explain_unstorable_values():
                 with self._open_rows() as fetch:
                     encoded = self._lists.encode(self.serde, config, checkpoint)
                     encoded = run_without_loop(self._lists.store(fetch, self.serde, encoded))
-                stored = super().put(config, encoded.checkpoint, *args)
+                PostgresSaver.put(self, config, encoded.checkpoint, *args)
             self._lists.forget(str(thread)) if is_joined else self._lists.remember(encoded)
-            return stored
 
         @repeat_after_loss(idempotent=True)
-        def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
+        def _put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
             with self.write_atomically(config["configurable"]["thread_id"]), explain_unstorable_values():
-                super().put_writes(config, drop_failed_writes(writes), *args, **kwargs)
+                PostgresSaver.put_writes(self, config, drop_failed_writes(writes), *args, **kwargs)
 
         def delete_thread(self, thread_id: str) -> None:
+            self.pending.wait()
             with self.deletion():
                 self._delete_rows(thread_id)
 
@@ -395,6 +437,7 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
         @contextmanager
         def write_atomically(self, thread: str) -> Iterator[Any]:
             """Yield the driver's connection in a transaction under the thread's lease; nested, it joins the outer one."""
+            self.pending.wait()
             bound = getattr(self._bound, "connection", None)
             if bound is not None:
                 self._require_lease(bound, thread)
@@ -426,13 +469,20 @@ def _set_up_postgres(ledger: Ledger, saver: Saver) -> None:
 
 
 @contextmanager
-def open_saver(ledger: Ledger, lease: Lease | None = None, workers: Workers | None = None) -> Iterator[Saver]:
+def open_saver(
+    ledger: Ledger,
+    lease: Lease | None = None,
+    workers: Workers | None = None,
+    pending: PendingStates | None = None,
+) -> Iterator[Saver]:
     """Open a saver in the ledger's database; without a lease it is read-only.
 
-    `workers` provides the threads for its asynchronous methods.
+    Args:
+        workers: the threads for its asynchronous methods.
+        pending: states of the thread's sandbox that it waits for before it writes.
     """
     with _open_saver(ledger, lease) as saver:
-        saver.workers = workers or default_workers()
+        saver.workers, saver.pending = workers or default_workers(), pending or PendingStates()
         yield saver
 
 

@@ -40,7 +40,6 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     CHANNEL,
     SandboxState,
     ThreadSandbox,
-    find_checkpointer,
     load_checkpoint,
 )
 from langgraph_takeover.graph.usage_errors import (
@@ -51,7 +50,7 @@ from langgraph_takeover.graph.usage_errors import (
 )
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.session.graph_tasks import find_graph_task
+from langgraph_takeover.nodes.session.graph_tasks import find_checkpointer, find_graph_task
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
 from langgraph_takeover.nodes.tools.shell_command import list_end_notices
 from langgraph_takeover.sandbox.interface import (

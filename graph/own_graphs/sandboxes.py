@@ -26,7 +26,6 @@ from langgraph_takeover.graph.own_graphs.held_threads import HeldThread, HeldThr
 from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     ThreadSandbox,
     check_options,
-    find_checkpointer,
     list_checkpoints,
     load_checkpoint,
     save_checkpoint,
@@ -35,7 +34,7 @@ from langgraph_takeover.graph.usage_errors import ThreadAdvancedError, ThreadNot
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import ThreadNameError
 from langgraph_takeover.nodes.context.settings import SettingsError
-from langgraph_takeover.nodes.session.graph_tasks import find_graph_task
+from langgraph_takeover.nodes.session.graph_tasks import find_checkpointer, find_graph_task
 from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 from langgraph_takeover.nodes.session.workers import OpenableContext
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError

@@ -17,7 +17,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import LastValue
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.config import get_config
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
@@ -36,6 +35,7 @@ from langgraph_takeover.nodes.model.exchange import event_loop
 from langgraph_takeover.nodes.session.graph_tasks import (
     ActConflictError,
     GraphTask,
+    find_checkpointer,
     find_graph_task,
     find_left_state,
     join_states,
@@ -132,15 +132,6 @@ class _StoredAct(Frozen, ser_json_inf_nan="constants"):
     value: JsonValue
     changes: tuple[FileChange, ...]
     shell_ended: bool = False
-
-
-def find_checkpointer() -> BaseCheckpointSaver[str] | None:
-    """Return the saver of the graph whose node or tool calls this; None without one."""
-    try:
-        found = get_config().get("configurable", {}).get("__pregel_checkpointer")
-    except RuntimeError:
-        return None
-    return found if isinstance(found, BaseCheckpointSaver) else None
 
 
 def load_checkpoint(saver: BaseCheckpointSaver[str], config: RunnableConfig) -> CheckpointTuple | None:

@@ -268,6 +268,7 @@ class Run(ThreadGraphs):
         Raises InputError, UnstorableValueError, ThreadNotFoundError, and SnapshotNotFoundError for a sandbox state
         without a snapshot.
         """
+        self.session.pending.forget_failure()
         config = self._config_at(checkpoint)
         graph = self._graph(graph_kind(self._load_checkpoint(checkpoint)))
         before = cast(AgentState, graph.get_state(config).values)
@@ -379,6 +380,7 @@ class Run(ThreadGraphs):
             return await self.session.workers.run("lifecycle", lambda: self._build_outcome(graph, call, last))
 
     def _start_control(self) -> RunControl:
+        self.session.pending.forget_failure()
         self._control = RunControl()
         stop = self.session.stop
         stop.cancellation.ends_waits = self._is_draining or stop.mode is not None
@@ -411,6 +413,7 @@ class Run(ThreadGraphs):
         return cast(dict[str, Any], update)
 
     def _build_outcome(self, graph: Graph, call: GraphCall, values: dict[str, Any] | None) -> Outcome:
+        self.session.pending.settle()
         self.session.stop.finish()
         if values is None:  # no node has run
             values = cast(dict[str, Any], graph.get_state(call.config).values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import Any, NamedTuple, get_type_hints
 
 from langchain_core.messages import AIMessage
@@ -75,6 +75,8 @@ NodeSteps = Generator[ModelCall, AIMessage, AgentState]
 """The steps of a node that asks the model: it yields its calls, gets the replies, and returns its update."""
 Node = Callable[..., AgentState | NodeSteps]
 _THINKING_NODE = "think"
+_NODES_THAT_ONLY_READ = (_THINKING_NODE, "next_call")
+"""They begin while the state of the last act is being saved; all others wait for it."""
 
 
 class _Progress(NamedTuple):
@@ -150,11 +152,23 @@ def _advance(steps: Any, reply: AIMessage | None = None, error: Exception | None
     return _Progress(steps, call, None)
 
 
+def _settle_first(node: Node) -> Node:
+    """Return a node that begins when the states of earlier acts, and its checkpoint, are durable."""
+
+    @wraps(node)
+    def run(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState | NodeSteps:
+        if isinstance(runtime.context, AgentContext):  # not in a served graph, whose node makes its own context
+            runtime.context.session.settle()
+        return node(state, runtime)
+
+    return run
+
+
 class NodeRunnable(Runnable[AgentState, AgentState]):
     """A node as LangGraph runs it: `invoke` in the caller's thread, `ainvoke` in the event loop and the home's threads."""
 
     def __init__(self, node: Node, name: str) -> None:
-        self.node = node
+        self.node = node if name in _NODES_THAT_ONLY_READ else _settle_first(node)
         self.name = name
 
     @cached_property

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_config
 
 from langgraph_takeover.base.takeover_error import TakeoverError
@@ -67,12 +68,28 @@ class GraphTask(NamedTuple):
         return [tuple(each) for each in json.loads(place)][: len(self.path)] == [*self.path]
 
 
+def find_checkpointer() -> BaseCheckpointSaver[str] | None:
+    """Return the saver of the graph whose node or tool calls this; None without one."""
+    found = _read_configurable().get("__pregel_checkpointer")
+    return found if isinstance(found, BaseCheckpointSaver) else None
+
+
+def find_begun_checkpoints() -> frozenset[str]:
+    """Return the ids of the checkpoints that the calling task began with: one in each of the graphs around it."""
+    return frozenset((_read_configurable().get("checkpoint_map") or {}).values())
+
+
+def _read_configurable() -> dict[str, Any]:
+    """Return LangGraph's settings of the calling task; empty outside of a graph."""
+    try:
+        return get_config().get("configurable", {})
+    except RuntimeError:
+        return {}
+
+
 def find_graph_task() -> GraphTask | None:
     """Return the LangGraph task that calls this; None outside of a graph."""
-    try:
-        at: dict[str, Any] = get_config().get("configurable", {})
-    except RuntimeError:
-        return None
+    at = _read_configurable()
     checkpoints, task_id = at.get("checkpoint_map") or {}, at.get("__pregel_task_id")
     path: list[tuple[str, str]] = []
     parent = ""

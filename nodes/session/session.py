@@ -24,10 +24,13 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     ActConflictError,
     GraphTask,
     create_state_id,
+    find_begun_checkpoints,
+    find_checkpointer,
     find_graph_task,
     is_parallel,
 )
 from langgraph_takeover.nodes.session.observation import CallLog, Observation, TraceState
+from langgraph_takeover.nodes.session.pending_states import PendingStates
 from langgraph_takeover.nodes.session.state_store import (
     BASE_STATE,
     SnapshotEvery,
@@ -121,6 +124,8 @@ class Session:
         self._sandbox_manager = SandboxManager(spec)
         self._turn = threading.RLock()
         """Held by the OS thread that uses the sandbox."""
+        self.pending: PendingStates = PendingStates() if main is None else main.pending
+        """The states that are being saved while the model answers."""
         self._main = main or self
         self._branches: list[Session] = []
         self.max_sandboxes = 8
@@ -253,7 +258,10 @@ class Session:
 
     def can_restore_state(self, state_id: str) -> bool:
         """Whether a new sandbox can enter that state."""
-        return state_id == BASE_STATE or self._states.find(state_id) is not None
+        if state_id == BASE_STATE:
+            return True
+        self.pending.wait()
+        return self._states.find(state_id) is not None
 
     def can_enter_state(self, state_id: str) -> bool:
         return state_id == self._state_id or self.can_restore_state(state_id)
@@ -274,6 +282,7 @@ class Session:
         self._require_state(state_id)
         if state_id == self._state_id:
             return self._sandbox_manager.sandbox()
+        self.pending.wait()
         self.close_sandbox()
         with self.surround_start():
             sandbox = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
@@ -398,8 +407,19 @@ class Session:
     ) -> tuple[Observation, str]:
         """Run an agent's action once: `run_once`, by the ids of LangGraph's task and of the call."""
         key, parse_result = EffectKey(self.thread, task_id, call_id), Observation.model_validate_json
+        self.settle()
+        is_deferred = getattr(find_checkpointer(), "pending", None) is self.pending
         with self.take_turn():
-            return self._run_once(key, state_id, operation, parse_result, effect, task)
+            return self._run_once(
+                key, state_id, operation, parse_result, effect, task, is_deferred=is_deferred
+            )
+
+    def settle(self) -> None:
+        """Wait until the states of earlier acts, and the checkpoints that the running task follows from, are durable.
+
+        Raises what saving them raised. Whatever acts calls this first.
+        """
+        self.pending.settle(find_begun_checkpoints())
 
     def run_once(
         self,
@@ -457,7 +477,10 @@ class Session:
         effect: CommandEffect,
         task: TaskBrief | None = None,
         graph_task: GraphTask | None = None,
+        *,
+        is_deferred: bool = False,
     ) -> tuple[ResultT, str]:
+        """Run an operation once. If deferred, its state may still be being saved afterwards."""
         result = None
         if effect == "nothing":
             result = self._run_operation(operation, self.enter_state(state_id, task))
@@ -478,12 +501,24 @@ class Session:
         # The command's end may be that of its sandbox.
         self._require_open()
         self.stop.require_not_urgent()
-        after = self._states.save_state_after(sandbox, state_id, effect, has_changes=bool(result.changes))
+        stored = result.model_dump_json()
+
+        def end(after: str) -> None:
+            move = None
+            if graph_task is not None and after != state_id:
+                move = Move(graph_task.place, key.call, graph_task.step, state_id, after)
+            effects.end(self.lease, key, after, stored, move)
+
+        after, saving = self._states.save_state_after(
+            sandbox, state_id, effect, has_changes=bool(result.changes), then=end
+        )
         self._state_id = after
-        move = None
-        if graph_task is not None and after != state_id:
-            move = Move(graph_task.place, key.call, graph_task.step, state_id, after)
-        effects.end(self.lease, key, after, result.model_dump_json(), move)
+        if saving is None:
+            end(after)
+        elif is_deferred:
+            self.pending.add(saving, find_begun_checkpoints())
+        else:
+            saving.result()
         return result, after
 
     def record_call(
@@ -529,6 +564,7 @@ class Session:
 
         Raises SnapshotNotFoundError if the sandbox is in another state by now.
         """
+        self.pending.settle()
         with self.take_turn():
             if state_id == BASE_STATE:  # every spec has its own base, so its snapshot gets an id of its own
                 return self._states.take_snapshot(self.enter_state(BASE_STATE), create_state_id())
@@ -538,6 +574,7 @@ class Session:
 
     def find_snapshot(self, state_id: str) -> Snapshot | None:
         """Return the snapshot of a state, if it has one."""
+        self.pending.wait()
         return self._states.find(state_id)
 
     def create_state(
@@ -561,6 +598,7 @@ class Session:
     def forget_snapshots(self, *, keep: Collection[str] = ()) -> None:
         """Forget the thread's states except the base and `keep`; records are not affected."""
         self._require_open()
+        self.pending.wait()
         self._states.forget(keep=keep)
 
     @contextlib.contextmanager
@@ -709,9 +747,12 @@ class Session:
     def close(self) -> None:
         """Close the sandbox and release the thread. Idempotent."""
         self.is_closed = True
+        self.pending.wait()
         # First of all: a node that still runs in another thread must not use a half-removed sandbox.
         self.lease.end()
-        with clean_up(self._close_branches, self._remove_stale_resources, self._release_lease):
+        with clean_up(
+            self._close_branches, self._remove_stale_resources, self._release_lease, self.pending.settle
+        ):
             self._close_sandbox_in_turn()
 
     def _remove_stale_resources(self) -> None:

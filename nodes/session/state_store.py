@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -72,12 +73,30 @@ class StateStore:
 
     def take_snapshot(self, sandbox: Sandbox, state_id: str, parent: str | None = None) -> Snapshot:
         """Save the sandbox durably as a state, which an act has made of its parent. Raises FencedError."""
-        with self.open_part() as part:
-            snapshot = sandbox.snapshot(
-                part, labels={"thread": self._lease.thread, "state": state_id}
-            ).result()
-            self.store(part, snapshot, state_id, parent)
-        return snapshot
+        return self._begin_snapshot(sandbox, state_id, parent, lambda _: None).result()
+
+    def _begin_snapshot(
+        self, sandbox: Sandbox, state_id: str, parent: str | None, then: Callable[[str], None]
+    ) -> Future[Snapshot]:
+        """Save the sandbox as it is now as a state, and return before it is durable; `then` is called with its id."""
+        with ExitStack() as stack:
+            part = stack.enter_context(self.open_part())
+            taking = sandbox.snapshot(part, labels={"thread": self._lease.thread, "state": state_id})
+            rest = stack.pop_all()
+        saving: Future[Snapshot] = Future()
+
+        def finish(taken: Future[Snapshot]) -> None:
+            try:
+                with rest:
+                    self.store(part, taken.result(), state_id, parent)
+                then(state_id)
+            except BaseException as error:
+                saving.set_exception(error)
+            else:
+                saving.set_result(taken.result())
+
+        taking.add_done_callback(finish)
+        return saving
 
     @contextmanager
     def open_part(self) -> Iterator[Path]:
@@ -107,28 +126,35 @@ class StateStore:
         effect: CommandEffect,
         *,
         has_changes: bool,
-    ) -> str:
-        """Save the state that an action left; return its id, which is `state_before` if nothing changed."""
+        then: Callable[[str], None],
+    ) -> tuple[str, Future[Snapshot] | None]:
+        """Save the state that an action left; return its id, which is `state_before` if nothing changed.
+
+        A snapshot may still be being saved. Then its future is returned, too, and `then` is called with the id when the
+        snapshot is durable, before the future ends.
+        """
         if effect == "anything" or has_changes:
-            return self._save_new_state(sandbox, state_before)
+            return self._save_new_state(sandbox, state_before, then)
         shell_state = redact_known_secrets(sandbox.shell_state())
         before = self.find(state_before) if state_before != BASE_STATE else None
         if before is not None and before.shell_state == shell_state:
-            return state_before
+            return state_before, None
         if before is not None and before.backend == self._backend:
             # The files are those of the snapshot before. A restored sandbox may have another workspace
             # than that snapshot, and its shell state refers to it.
             update = {"shell_state": shell_state, "workspace": sandbox.workspace}
             after = create_state_id()
             effects.save(self._lease, after, before.model_copy(update=update), state_before)
-            return after
-        return self._save_new_state(sandbox, state_before)
+            return after, None
+        return self._save_new_state(sandbox, state_before, then)
 
-    def _save_new_state(self, sandbox: Sandbox, state_before: str) -> str:
+    def _save_new_state(
+        self, sandbox: Sandbox, state_before: str, then: Callable[[str], None]
+    ) -> tuple[str, Future[Snapshot] | None]:
         state_id = create_state_id()
-        if self.snapshot_every == "step":
-            self.take_snapshot(sandbox, state_id, state_before)
-        return state_id
+        if self.snapshot_every != "step":
+            return state_id, None
+        return state_id, self._begin_snapshot(sandbox, state_id, state_before, then)
 
     @repeat_after_loss(idempotent=True)
     def adopt_snapshot(self, snapshot: Snapshot, store: Path, name: str | None = None) -> str:
