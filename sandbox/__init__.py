@@ -74,7 +74,9 @@ def start(spec: SandboxSpec) -> Sandbox:
 
     with ownership.translate_disk_errors():
         backend = _load_backend(spec.backend).start(spec)
-        return BackendSandbox(backend, shell_init=spec.shell_init, directories=_list_volumes(spec))
+        return BackendSandbox(
+            backend, shell_init=spec.shell_init, directories=_list_volumes(spec), caches=spec.caches
+        )
 
 
 def _list_volumes(spec: SandboxSpec) -> tuple[str, ...]:
@@ -117,7 +119,7 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
             _writable_directories(spec.backend, backend.workspace),
         )
         moved = state.relocate(dict(zip(before, now, strict=False)))
-        return BackendSandbox(backend, shell_init=spec.shell_init, shell_state=moved)
+        return BackendSandbox(backend, shell_init=spec.shell_init, shell_state=moved, caches=spec.caches)
 
 
 def default_backend(*, allow_process: bool = False) -> BackendName:

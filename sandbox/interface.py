@@ -115,6 +115,9 @@ class ProgramMount(Frozen):
     inside: str = Field(pattern=r"^/opt/takeover/[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 
 
+CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", "node_modules/.cache")
+
+
 class SandboxSpec(Frozen):
     """The sandbox to start: from an image or from a directory.
 
@@ -153,6 +156,8 @@ class SandboxSpec(Frozen):
     """Space for files that the sandbox writes."""
     owner: str = Field(default="takeover", pattern=OWNER_PATTERN)
     """Name of the run that the sandbox belongs to; garbage collection finds its resources by it."""
+    caches: tuple[str, ...] = CACHES
+    """Directories that tools fill by themselves: a step that changes nothing else makes no snapshot."""
     snapshots: Literal["auto", "layer", "commit"] = "auto"
     """How `docker` takes snapshots: `layer`, the writable layer as an archive (local daemon only); `commit`, an image;
     `auto`, by layer if possible."""
@@ -229,6 +234,12 @@ class Sandbox(Protocol):
     def changes(self) -> tuple[FileChange, ...]:
         """List what changed since the last call or the start, whatever program changed it; sorted by path."""
 
+    def has_unsaved_changes(self) -> bool:
+        """Whether a file may have changed since the last snapshot or the start, except in `caches`.
+
+        Unlike `changes`, this includes `.git`. If the files cannot be examined from this host, the answer is yes.
+        """
+
     def sha256(self, path: str) -> str | None:
         """Return the digest of a file's content at the last `changes`; None if there was no file."""
 
@@ -248,11 +259,14 @@ class Sandbox(Protocol):
         the back end cannot enter the sandbox's network.
         """
 
-    def snapshot(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
+    def snapshot(
+        self, store: Path, *, labels: Mapping[str, str] | None = None, in_background: bool = False
+    ) -> Future[Snapshot]:
         """Take a snapshot; the sandbox continues when this returns.
 
         The future holds the snapshot once its files are durable in `store`. It raises OutOfDiskError or
-        SandboxUnavailableError otherwise. An image that is created carries `labels`, such as its thread.
+        SandboxUnavailableError otherwise. An image that is created carries `labels`, such as its thread. With
+        `in_background` this returns at once, and the caller waits for the future before it uses the sandbox again.
         """
 
     def close(self) -> None:

@@ -89,7 +89,8 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
     driver = choose_driver(state, context, messages)
     if driver.starting:
         report_progress(runtime, "starting", state, text=driver.starting)
-    enter_checked_state(context.session, state)
+    if not context.session.has_checked_state(state["sandbox_state"]):
+        enter_checked_state(context.session, state)
     repair = driver.begin()
     request = driver.build_request()
     _report_repair(state, runtime, repair)

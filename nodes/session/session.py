@@ -280,9 +280,9 @@ class Session:
 
     def _enter_state(self, state_id: str, task: TaskBrief | None) -> Sandbox:
         self._require_state(state_id)
+        self.pending.wait()
         if state_id == self._state_id:
             return self._sandbox_manager.sandbox()
-        self.pending.wait()
         self.close_sandbox()
         with self.surround_start():
             sandbox = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
@@ -294,6 +294,10 @@ class Session:
         self.stop.require_not_urgent()
         self._state_id = state_id
         return sandbox
+
+    def has_checked_state(self, state_id: str) -> bool:
+        """Whether the sandbox is in that state, and has been compared since it was restored."""
+        return state_id == self._state_id and self._is_checked
 
     def enter_checked_state(self, state_id: str, check: Callable[[Sandbox], None]) -> Sandbox:
         """Enter a state; after a restore, `check` compares the sandbox once and raises if it has lost changes.
@@ -510,7 +514,7 @@ class Session:
             effects.end(self.lease, key, after, stored, move)
 
         after, saving = self._states.save_state_after(
-            sandbox, state_id, effect, has_changes=bool(result.changes), then=end
+            sandbox, state_id, effect, changes=result.changes, then=end
         )
         self._state_id = after
         if saving is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.nodes.session.graph_tasks import create_state_id
-from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot
+from langgraph_takeover.sandbox.interface import BackendName, FileChange, Sandbox, Snapshot
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
@@ -73,15 +73,22 @@ class StateStore:
 
     def take_snapshot(self, sandbox: Sandbox, state_id: str, parent: str | None = None) -> Snapshot:
         """Save the sandbox durably as a state, which an act has made of its parent. Raises FencedError."""
-        return self._begin_snapshot(sandbox, state_id, parent, lambda _: None).result()
+        return self._begin_snapshot(sandbox, state_id, parent).result()
 
     def _begin_snapshot(
-        self, sandbox: Sandbox, state_id: str, parent: str | None, then: Callable[[str], None]
+        self,
+        sandbox: Sandbox,
+        state_id: str,
+        parent: str | None,
+        then: Callable[[str], None] = lambda _: None,
+        *,
+        in_background: bool = False,
     ) -> Future[Snapshot]:
-        """Save the sandbox as it is now as a state, and return before it is durable; `then` is called with its id."""
+        """Begin to save the sandbox as a state; `then` is called with its id when it is durable."""
         with ExitStack() as stack:
             part = stack.enter_context(self.open_part())
-            taking = sandbox.snapshot(part, labels={"thread": self._lease.thread, "state": state_id})
+            labels = {"thread": self._lease.thread, "state": state_id}
+            taking = sandbox.snapshot(part, labels=labels, in_background=in_background)
             rest = stack.pop_all()
         saving: Future[Snapshot] = Future()
 
@@ -125,15 +132,16 @@ class StateStore:
         state_before: str,
         effect: CommandEffect,
         *,
-        has_changes: bool,
+        changes: Sequence[FileChange],
         then: Callable[[str], None],
     ) -> tuple[str, Future[Snapshot] | None]:
         """Save the state that an action left; return its id, which is `state_before` if nothing changed.
 
-        A snapshot may still be being saved. Then its future is returned, too, and `then` is called with the id when the
-        snapshot is durable, before the future ends.
+        A snapshot is taken in the background. Then its future is returned, too: the caller waits for it before the next use
+        of the sandbox. `then` is called with the id when the snapshot is durable, before the future ends.
         """
-        if effect == "anything" or has_changes:
+        is_examined = effect == "anything" or bool(changes)
+        if not all(each.generated for each in changes) or (is_examined and sandbox.has_unsaved_changes()):
             return self._save_new_state(sandbox, state_before, then)
         shell_state = redact_known_secrets(sandbox.shell_state())
         before = self.find(state_before) if state_before != BASE_STATE else None
@@ -154,7 +162,7 @@ class StateStore:
         state_id = create_state_id()
         if self.snapshot_every != "step":
             return state_id, None
-        return state_id, self._begin_snapshot(sandbox, state_id, state_before, then)
+        return state_id, self._begin_snapshot(sandbox, state_id, state_before, then, in_background=True)
 
     @repeat_after_loss(idempotent=True)
     def adopt_snapshot(self, snapshot: Snapshot, store: Path, name: str | None = None) -> str:

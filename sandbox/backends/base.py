@@ -24,6 +24,7 @@ from langgraph_takeover.sandbox.changes.change_report import (
 )
 from langgraph_takeover.sandbox.changes.file_access import SandboxFiles, ScanChangeTracker
 from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.saved_files import SavedFiles
 from langgraph_takeover.sandbox.interface import (
     BackendName,
     ExecResult,
@@ -149,14 +150,15 @@ class BackendSandbox:
         shell_init: str = "",
         shell_state: ShellState | None = None,
         directories: Sequence[str] = (),
+        caches: Sequence[str] = (),
     ) -> None:
-        """`directories` are made if they are missing."""
+        """`directories` are made if they are missing; changes in `caches` alone are not worth a snapshot."""
         self._backend = backend
         self.workspace = backend.workspace
         self._shell_init = shell_init
         self._is_running = self._is_ended = self._is_closed = False
         self._before_running: EarlierProcesses | None = None
-        self._opening = threading.Lock()
+        self._opening, self._beginning = threading.Lock(), threading.Lock()
         self._snapshot_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._runtime_shell = RuntimeShell(self._open_shell)
         self._files = SandboxFiles(self._runtime_shell, self.workspace)
@@ -166,6 +168,9 @@ class BackendSandbox:
             self._agent_shell = self._start_agent_shell(shell_state, self.workspace)
             self._change_tracker = self._make_change_tracker()
             stack = backend.layers()
+            self._saved_files = SavedFiles(caches)
+            if stack is not None and len(stack.layers) > 1:  # the lower ones are what it starts from
+                self._saved_files.remember(stack)
             # Later layers are on the same disk.
             self._first_layer_directory = stack.layers[0] if stack is not None else None
         except BaseException as error:
@@ -311,6 +316,9 @@ class BackendSandbox:
     def changes(self) -> tuple[FileChange, ...]:
         return self._change_tracker.changes()
 
+    def has_unsaved_changes(self) -> bool:
+        return self._saved_files.have_changed(self._backend.layers())
+
     def sha256(self, path: str) -> str | None:
         return self._change_tracker.sha256(path)
 
@@ -341,18 +349,26 @@ class BackendSandbox:
     def listen(self, port: int) -> socket.socket:
         return self._backend.listen(self._agent_shell, port)
 
-    def snapshot(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
+    def snapshot(
+        self, store: Path, *, labels: Mapping[str, str] | None = None, in_background: bool = False
+    ) -> Future[Snapshot]:
         labels = labels or {}
         attributes = {"takeover.operation": "snapshot", "takeover.thread": labels.get("thread")}
         with contextlib.ExitStack() as stack:
             # Durability is a part of the operation, so that the span ends in the other thread.
             span = stack.enter_context(start_span("takeover.snapshot", attributes, is_current=False))
-            finish = self._begin_snapshot(store, labels)
+            finish = None if in_background else self._begin_snapshot(store, labels)
             rest = stack.pop_all()
 
         def finish_span() -> Snapshot:
             with rest:
-                snapshot = finish()
+                if finish is None:
+                    with self._beginning:
+                        begun = self._begin_snapshot(store, labels)
+                    snapshot = begun()
+                else:
+                    time.sleep(_SNAPSHOT_DELAY_S)
+                    snapshot = finish()
                 describe_snapshot(span, snapshot, store)
                 return snapshot
 
@@ -361,6 +377,7 @@ class BackendSandbox:
     def _begin_snapshot(self, store: Path, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
         """Save the state as it is; the returned function makes the snapshot durable."""
         before = self._backend.layers()
+        self._saved_files.remember(before)
         at_rest = self._backend.is_idle()
         state = self._agent_shell.request_state()
         try:
@@ -368,6 +385,8 @@ class BackendSandbox:
                 keep = self._backend.begin_snapshot(store, labels, is_idle=at_rest)
             after = self._backend.layers()
             moved = before is not None and after is not None and after.layers != before.layers
+            if moved:
+                self._saved_files.remember(after)
             successor = self._prepare_shell() if moved else None
         finally:
             # A shell that the agent broke loses its state; the snapshot is taken all the same.
@@ -381,7 +400,6 @@ class BackendSandbox:
             self._agent_shell = self._restore_shell(successor, shell_state, self._agent_shell.cwd)
 
         def finish() -> Snapshot:
-            time.sleep(_SNAPSHOT_DELAY_S)
             try:
                 with ownership.translate_disk_errors():
                     return keep(shell_state.to_json())
@@ -393,7 +411,7 @@ class BackendSandbox:
 
     def close(self) -> None:
         """Wait for the snapshots in progress; each has its own future for the result."""
-        with self._opening:
+        with self._beginning, self._opening:
             self._is_closed = True
         with clean_up(self._agent_shell.close, self._runtime_shell.close, self._backend.close):
             self._snapshot_executor.shutdown()
