@@ -33,6 +33,7 @@ from langgraph_takeover.handoff.ledger import effects as snapshots
 from langgraph_takeover.handoff.records import record as record_module
 from langgraph_takeover.nodes import records as node_records
 from langgraph_takeover.nodes.session import state_store as node_snapshots
+from langgraph_takeover.nodes.session.pending_states import PendingStates
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 from langgraph_takeover.sandbox.backends import base as base_backend
@@ -144,6 +145,8 @@ class CrashPoints:
         self.wrap(effects, "begin", "effects.begin")
         self.wrap(effects, "end", "effects.end")
         self.wrap(snapshots, "save", "snapshots.save")
+        self.wrap(PendingStates, "add", "pending.add")
+        self.wrap(PendingStates, "settle", "pending.settle")
         self.wrap(sandbox, "start", "sandbox.start")
         self.wrap(sandbox, "restore", "sandbox.restore")
         for name in ("run", "inspect", "write_file", "snapshot", "close"):
@@ -187,8 +190,9 @@ class CrashPoints:
         @contextlib.contextmanager
         def open_counted(*args: Any, **options: Any) -> Iterator[Any]:
             with opened(*args, **options) as saver:
-                self.wrap(saver, "put", "saver.put")
-                self.wrap(saver, "put_writes", "saver.put_writes")
+                for name in ("put", "put_writes"):
+                    self.wrap(saver, name, f"saver.{name}")
+                    self.wrap(saver, f"_{name}", f"saver.{name} in the database")
                 yield saver
 
         graph_home.open_saver = open_counted

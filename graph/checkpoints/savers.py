@@ -483,7 +483,8 @@ def open_saver(
     """
     with _open_saver(ledger, lease) as saver:
         saver.workers, saver.pending = workers or default_workers(), pending or PendingStates()
-        yield saver
+        with clean_up(saver.pending.wait):  # deferred writes need the connection
+            yield saver
 
 
 @contextmanager

@@ -68,17 +68,14 @@ def test_a_run_continues_once_there_is_room(
 
 
 @pytest.mark.parametrize(
-    ("reply", "errors"),
+    "reply",
     [
-        (
-            "```bash\nhead -c 2000000 /dev/urandom > big; echo 2 >> notes.txt\n```",
-            (OutOfDiskError, LedgerUnavailableError),
-        ),
-        ("long " * 180_000 + "\n\n" + NOTE.format(2), LedgerUnavailableError),
+        "```bash\nhead -c 2000000 /dev/urandom > big; echo 2 >> notes.txt\n```",
+        "long " * 180_000 + "\n\n" + NOTE.format(2),
     ],
     ids=["a sandbox", "a checkpoint"],
 )
-def test_a_file_larger_than_the_free_space(disk: Path, tmp_path: Path, reply: str, errors: Any) -> None:
+def test_a_file_larger_than_the_free_space(disk: Path, tmp_path: Path, reply: str) -> None:
     model = scripted_model(NOTE.format(1), reply, SHOW, DONE)
 
     def listen(moment: dict[str, Any]) -> None:
@@ -87,7 +84,9 @@ def test_a_file_larger_than_the_free_space(disk: Path, tmp_path: Path, reply: st
 
     with open_home(disk / "home") as home:
         bench = RunHarness(tmp_path, home)
-        with pytest.raises(errors, match=r"disk is full|full; make room") as caught:
+        # The first state may still be being saved when the disk is full.
+        full = pytest.raises((OutOfDiskError, LedgerUnavailableError), match=r"disk is full|full; make room")
+        with full as caught:
             bench.run(model, on_progress=listen)
         assert "\n" not in str(caught.value)
         assert home.history("thread")[0].step >= 1
