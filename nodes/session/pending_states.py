@@ -62,7 +62,6 @@ class PendingStates:
         with self._changed:
             if self._error is not None and (parent in self._failed or parent in self._missing):
                 self._give_up(checkpoint)
-                self._is_reported = True
                 raise self._error
             if self.is_idle:
                 return False
