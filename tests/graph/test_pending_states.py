@@ -107,8 +107,9 @@ def test_a_failure_at_the_end_of_a_stream_is_reported(bench: RunHarness, gate: A
 
     def leave_after_the_act() -> None:
         with bench.open_run(model) as run:
-            for update in run.agent.stream({"task": {"id": "t", "prompt": PROMPT}}, **run.options):
-                if update.get("steps") == 1:
+            task = {"id": "t", "prompt": PROMPT}
+            for state in run.agent.stream({"task": task}, **run.options, stream_mode="values"):
+                if state.get("steps") == 1:
                     if gate.opened.is_set():  # the model has answered
                         gate.close(_FULL)
                     else:
