@@ -76,6 +76,10 @@ class HomeSaver(BaseCheckpointSaver[str]):
         if not self._defer(config, write):
             write()
 
+    def find_pending(self, thread: str) -> PendingStates:
+        """Return the states that this saver waits for."""
+        return self.pending
+
     def _defer(
         self, config: RunnableConfig, write: Callable[[], None], checkpoint: str | None = None
     ) -> bool:

@@ -244,7 +244,12 @@ class CallOrder:
                 )
 
             stored, after = self.work.session.run_once(
-                self._make_key(step, number), before, operate, _StoredCall.model_validate_json, effect
+                self._make_key(step, number),
+                before,
+                operate,
+                _StoredCall.model_validate_json,
+                effect,
+                is_deferred=True,
             )
             self._load_entries(step).append(_Entry(stored, after))
             call.ran += 1

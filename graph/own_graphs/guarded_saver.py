@@ -13,6 +13,7 @@ from langgraph_takeover.graph.checkpoints.user_savers import WrappedSaver
 from langgraph_takeover.graph.own_graphs.active_runs import find_loading_run
 from langgraph_takeover.graph.own_graphs.held_threads import HeldThreads
 from langgraph_takeover.handoff.ledger import FencedError
+from langgraph_takeover.nodes.session.pending_states import PendingStates
 
 
 class GuardedSaver(WrappedSaver):
@@ -70,21 +71,36 @@ class GuardedSaver(WrappedSaver):
 
     # Writing
 
-    def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-        self._require_lease(config)
-        return self._saver.put(config, *args)
+    def find_pending(self, thread: str) -> PendingStates | None:
+        """Return the states that writes to a thread wait for; None if its sandbox is not open here."""
+        return self._threads.find_pending(thread)
 
-    async def aput(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-        await asyncio.to_thread(self._require_lease, config)
-        return await self._saver.aput(config, *args)
+    def put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> RunnableConfig:
+        self._hold_back(config, checkpoint["id"])
+        return self._saver.put(config, checkpoint, *args)
+
+    async def aput(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> RunnableConfig:
+        await self._hold_back_async(config, checkpoint["id"])
+        return await self._saver.aput(config, checkpoint, *args)
 
     def put_writes(self, config: RunnableConfig, *args: Any, **kwargs: Any) -> None:
-        self._require_lease(config)
+        self._hold_back(config)
         self._saver.put_writes(config, *args, **kwargs)
 
     async def aput_writes(self, config: RunnableConfig, *args: Any, **kwargs: Any) -> None:
-        await asyncio.to_thread(self._require_lease, config)
+        await self._hold_back_async(config)
         await self._saver.aput_writes(config, *args, **kwargs)
+
+    def _hold_back(self, config: RunnableConfig, checkpoint: str | None = None) -> None:
+        """Wait until the sandbox's states are durable; LangGraph writes in the background by default."""
+        if (pending := self.find_pending(_get_thread(config))) is not None:
+            pending.hold_back(parent=_get_parent(config), checkpoint=checkpoint)
+        self._require_lease(config)
+
+    async def _hold_back_async(self, config: RunnableConfig, checkpoint: str | None = None) -> None:
+        if (pending := self.find_pending(_get_thread(config))) is not None:
+            await pending.hold_back_async(parent=_get_parent(config), checkpoint=checkpoint)
+        await asyncio.to_thread(self._require_lease, config)
 
     def _require_lease(self, config: RunnableConfig) -> None:
         """Raise FencedError if a run of this process holds the thread by a lease that it has lost."""
@@ -122,6 +138,12 @@ class GuardedSaver(WrappedSaver):
 
     async def aprune(self, thread_ids: Any, **kwargs: Any) -> None:
         await self._saver.aprune(thread_ids, **kwargs)
+
+
+def _get_parent(config: RunnableConfig) -> str | None:
+    """Return the id of the checkpoint that a write follows from."""
+    found = config["configurable"].get("checkpoint_id")
+    return str(found) if found else None
 
 
 def _get_thread(config: RunnableConfig) -> str:

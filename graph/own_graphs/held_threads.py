@@ -18,6 +18,7 @@ from langgraph_takeover.base.failures import clean_up, get_logger, run_all
 from langgraph_takeover.graph.own_graphs.active_runs import find_run, watch_runs
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, leases
 from langgraph_takeover.handoff.ledger.leases import ThreadHeldError
+from langgraph_takeover.nodes.session.pending_states import PendingStates
 
 _LOGGER = get_logger(__name__)
 _POLL_S = 0.02
@@ -82,6 +83,10 @@ class HeldThreads:
 
     def close_kept(self, thread: HeldThread) -> None:
         """Close what remained."""
+
+    def find_pending(self, name: str) -> PendingStates | None:
+        """Return the states of a thread's sandbox that are being saved; None without a sandbox."""
+        return None
 
     # Who holds what
 

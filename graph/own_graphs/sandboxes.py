@@ -35,6 +35,7 @@ from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import ThreadNameError
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.graph_tasks import find_checkpointer, find_graph_task
+from langgraph_takeover.nodes.session.pending_states import PendingStates
 from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 from langgraph_takeover.nodes.session.workers import OpenableContext
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
@@ -293,6 +294,10 @@ class Sandboxes(HeldThreads):
             raise
 
     # What remains between runs
+
+    def find_pending(self, name: str) -> PendingStates | None:
+        held = self.find_thread(name)
+        return None if held is None or held.kept is None else held.kept.work.session.pending
 
     def resume_kept(self, thread: HeldThread) -> None:
         self._home.stop_stale_sandbox(thread.lease.previous_place)

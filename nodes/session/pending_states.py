@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
@@ -27,6 +29,8 @@ class PendingStates:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._saving = 0
+        self._waiting: list[Callable[[], object]] = []
+        """Called once when everything is durable."""
         self._writes: deque[_DeferredWrite] = deque()
         self._writer: int | None = None
         """The OS thread that writes what was deferred."""
@@ -60,9 +64,7 @@ class PendingStates:
             checkpoint: id of the checkpoint that it writes, if it writes one.
         """
         with self._changed:
-            if self._error is not None and (parent in self._failed or parent in self._missing):
-                self._give_up(checkpoint)
-                raise self._error
+            self._require_parent(parent, checkpoint)
             if self.is_idle:
                 return False
             self._writes.append(_DeferredWrite(write, checkpoint))
@@ -73,6 +75,28 @@ class PendingStates:
         if not self.is_idle and self._writer != threading.get_ident():
             with self._changed:
                 self._changed.wait_for(lambda: self.is_idle)
+
+    def hold_back(self, *, parent: str | None, checkpoint: str | None = None) -> None:
+        """Wait until the caller can write; arguments and errors: `defer`."""
+        self.wait()
+        self._require_parent(parent, checkpoint)
+
+    async def hold_back_async(self, *, parent: str | None, checkpoint: str | None = None) -> None:
+        """Like `hold_back`, in an event loop."""
+        loop, is_idle = asyncio.get_running_loop(), asyncio.Event()
+        with self._changed:
+            if self.is_idle:
+                is_idle.set()
+            else:
+                self._waiting.append(lambda: loop.call_soon_threadsafe(is_idle.set))
+        await is_idle.wait()
+        self._require_parent(parent, checkpoint)
+
+    def _require_parent(self, parent: str | None, checkpoint: str | None) -> None:
+        with self._changed:
+            if self._error is not None and (parent in self._failed or parent in self._missing):
+                self._give_up(checkpoint)
+                raise self._error
 
     def settle(self, checkpoints: Collection[str] = ()) -> None:
         """Wait until everything is durable. Raises what saving raised, if nothing has reported it or these are missing.
@@ -116,7 +140,11 @@ class PendingStates:
                 return self._writes.popleft()
             self._writer = None
             self._changed.notify_all()
-            return None
+            waiting, self._waiting = (self._waiting, []) if self.is_idle else ([], self._waiting)
+        for each in waiting:
+            with contextlib.suppress(RuntimeError):  # its event loop is closed
+                each()
+        return None
 
     def _fail(self, error: BaseException) -> None:
         self._error, self._is_reported = error, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, cast
@@ -135,6 +136,8 @@ class Session:
         self._begun_lock = threading.Lock()
         self._state_id: str | None = None
         """The state that the sandbox is in; None if unknown."""
+        self._saving: Future[Snapshot] | None = None
+        """Ends when that state is durable."""
         self._is_checked = True
         """Whether the sandbox has been compared with the run's changes since it was restored."""
         self._trace_state: TraceState | None = None
@@ -280,9 +283,10 @@ class Session:
 
     def _enter_state(self, state_id: str, task: TaskBrief | None) -> Sandbox:
         self._require_state(state_id)
-        self.pending.wait()
+        self._require_saved()
         if state_id == self._state_id:
             return self._sandbox_manager.sandbox()
+        self.pending.wait()
         self.close_sandbox()
         with self.surround_start():
             sandbox = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
@@ -367,7 +371,7 @@ class Session:
 
     def close_sandbox(self) -> None:
         """Close the sandbox, so that a state is restored when it is entered."""
-        self._state_id, self.has_unsaved = None, False
+        self._state_id, self._saving, self.has_unsaved = None, None, False
         if self.companion is not None:
             self.companion.close()
             self.companion = None
@@ -412,10 +416,9 @@ class Session:
         """Run an agent's action once: `run_once`, by the ids of LangGraph's task and of the call."""
         key, parse_result = EffectKey(self.thread, task_id, call_id), Observation.model_validate_json
         self.settle()
-        is_deferred = getattr(find_checkpointer(), "pending", None) is self.pending
         with self.take_turn():
             return self._run_once(
-                key, state_id, operation, parse_result, effect, task, is_deferred=is_deferred
+                key, state_id, operation, parse_result, effect, task, is_deferred=self._can_defer()
             )
 
     def settle(self) -> None:
@@ -425,6 +428,11 @@ class Session:
         """
         self.pending.settle(find_begun_checkpoints())
 
+    def _can_defer(self) -> bool:
+        """Whether the running graph's saver waits for this thread's states."""
+        find_pending = getattr(find_checkpointer(), "find_pending", None)
+        return find_pending is not None and find_pending(self.thread) is self.pending
+
     def run_once(
         self,
         key: EffectKey,
@@ -432,8 +440,12 @@ class Session:
         operation: Callable[[Sandbox], ResultT],
         parse_result: Callable[[str], ResultT],
         effect: CommandEffect,
+        *,
+        is_deferred: bool = False,
     ) -> tuple[ResultT, str]:
         """Run an operation once in a sandbox state; return its result and the state after it.
+
+        If deferred, the state may still be being saved afterwards: the caller uses the result only for the graph's state.
 
         A repeated call (same key) returns the recorded result. A call that was interrupted is undone, by restoring the
         state before it, and run again. Operations without effect are not recorded: a repetition shows the same. Raises
@@ -447,7 +459,15 @@ class Session:
             self.take_place(state_id) as place,
         ):
             place._require_state(state_id)
-            return place._run_once(key, state_id, operation, parse_result, effect, graph_task=graph_task)
+            return place._run_once(
+                key,
+                state_id,
+                operation,
+                parse_result,
+                effect,
+                graph_task=graph_task,
+                is_deferred=is_deferred and self._can_defer(),
+            )
 
     @contextlib.contextmanager
     def _begin(
@@ -484,7 +504,7 @@ class Session:
         *,
         is_deferred: bool = False,
     ) -> tuple[ResultT, str]:
-        """Run an operation once. If deferred, its state may still be being saved afterwards."""
+        self._require_saved()
         result = None
         if effect == "nothing":
             result = self._run_operation(operation, self.enter_state(state_id, task))
@@ -505,25 +525,26 @@ class Session:
         # The command's end may be that of its sandbox.
         self._require_open()
         self.stop.require_not_urgent()
-        stored = result.model_dump_json()
-
-        def end(after: str) -> None:
-            move = None
-            if graph_task is not None and after != state_id:
-                move = Move(graph_task.place, key.call, graph_task.step, state_id, after)
-            effects.end(self.lease, key, after, stored, move)
-
-        after, saving = self._states.save_state_after(
-            sandbox, state_id, effect, changes=result.changes, then=end
-        )
-        self._state_id = after
-        if saving is None:
-            end(after)
-        elif is_deferred:
+        after, saving = self._states.save_state_after(sandbox, state_id, effect, changes=result.changes)
+        if saving is not None and is_deferred:
+            self._saving = saving
             self.pending.add(saving, find_begun_checkpoints())
-        else:
+        elif saving is not None:
             saving.result()
+        self._state_id = after
+        move = None
+        if graph_task is not None and after != state_id:
+            move = Move(graph_task.place, key.call, graph_task.step, state_id, after)
+        # A result whose state never became durable does not count: the call is repeated.
+        effects.end(self.lease, key, after, result.model_dump_json(), move)
         return result, after
+
+    def _require_saved(self) -> None:
+        """Wait until the state of this sandbox's last act is durable. Raises what saving it raised."""
+        saving, self._saving = self._saving, None
+        if saving is not None and (error := saving.exception()) is not None:
+            self.close_sandbox()
+            raise error
 
     def record_call(
         self, key: EffectKey, state_before: str, state_after: str, result: str, *, name: str | None = None

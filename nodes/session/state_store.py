@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -80,11 +80,10 @@ class StateStore:
         sandbox: Sandbox,
         state_id: str,
         parent: str | None,
-        then: Callable[[str], None] = lambda _: None,
         *,
         in_background: bool = False,
     ) -> Future[Snapshot]:
-        """Begin to save the sandbox as a state; `then` is called with its id when it is durable."""
+        """Begin to save the sandbox as a state, which is durable when the future ends."""
         with ExitStack() as stack:
             part = stack.enter_context(self.open_part())
             labels = {"thread": self._lease.thread, "state": state_id}
@@ -96,7 +95,6 @@ class StateStore:
             try:
                 with rest:
                     self.store(part, taken.result(), state_id, parent)
-                then(state_id)
             except BaseException as error:
                 saving.set_exception(error)
             else:
@@ -133,16 +131,15 @@ class StateStore:
         effect: CommandEffect,
         *,
         changes: Sequence[FileChange],
-        then: Callable[[str], None],
     ) -> tuple[str, Future[Snapshot] | None]:
         """Save the state that an action left; return its id, which is `state_before` if nothing changed.
 
         A snapshot is taken in the background. Then its future is returned, too: the caller waits for it before the next use
-        of the sandbox. `then` is called with the id when the snapshot is durable, before the future ends.
+        of the sandbox.
         """
         is_examined = effect == "anything" or bool(changes)
         if not all(each.generated for each in changes) or (is_examined and sandbox.has_unsaved_changes()):
-            return self._save_new_state(sandbox, state_before, then)
+            return self._save_new_state(sandbox, state_before)
         shell_state = redact_known_secrets(sandbox.shell_state())
         before = self.find(state_before) if state_before != BASE_STATE else None
         if before is not None and before.shell_state == shell_state:
@@ -154,15 +151,13 @@ class StateStore:
             after = create_state_id()
             effects.save(self._lease, after, before.model_copy(update=update), state_before)
             return after, None
-        return self._save_new_state(sandbox, state_before, then)
+        return self._save_new_state(sandbox, state_before)
 
-    def _save_new_state(
-        self, sandbox: Sandbox, state_before: str, then: Callable[[str], None]
-    ) -> tuple[str, Future[Snapshot] | None]:
+    def _save_new_state(self, sandbox: Sandbox, state_before: str) -> tuple[str, Future[Snapshot] | None]:
         state_id = create_state_id()
         if self.snapshot_every != "step":
             return state_id, None
-        return state_id, self._begin_snapshot(sandbox, state_id, state_before, then, in_background=True)
+        return state_id, self._begin_snapshot(sandbox, state_id, state_before, in_background=True)
 
     @repeat_after_loss(idempotent=True)
     def adopt_snapshot(self, snapshot: Snapshot, store: Path, name: str | None = None) -> str:
