@@ -69,6 +69,11 @@ _REPORTED_FAILURE = re.compile(
     r"(?<![\w/.-])(?:Mismatch(?:ed)?|MISMATCH)\b(?! (?:cases?|tests?|handling|checks?|detection|errors?|scenarios?)\b)"
     + _NOT_ZERO_COUNT
 )
+_FAILURE_STEMS = re.compile(
+    "error|exception|caught|fail|[✗✘❌×]|mismatch|passed|match|unexpected|segmentation|broken|fixed|reproduced|incorrect|wrong"
+    "|differ|equal|bug|issue"
+)
+"""A line without any of these stems, in lower case, cannot match; searching stems is much faster than the pattern."""
 _EXPECTATION = re.compile(
     r"\b(?:should|expecting|correctly|properly)\b|\b[Ee]xpected\b.{0,200}(?:Error|Exception)"
     r"|^\W*(?:[Ee]xpected\b[^,;]{0,40}[:=]|(?:[Tt]esting|[Cc]hecking|[Tt]rying|[Rr]unning)\b.*(?:[Mm]ismatch|WRONG|INCORRECT))"
@@ -91,6 +96,9 @@ _DENIED_SUCCESS = re.compile(
     r"|[Ss]hould have (?:raised|failed|thrown)\b|DID NOT RAISE\b)"
 )
 """`Test passed: False`, `Expected ValueError but nothing was raised`."""
+_NEGATIVE_STEMS = re.compile("false|no|it did|should have")
+_POSITIVE_STEMS = re.compile("pass|ok|match|expected|correct|success|fixed|should have|did not raise")
+"""A line without a stem of each kind, in lower case, cannot match."""
 _SUCCESS_START = r"^\W*(?:SUCCESS|PASS|PASSED|OK|CORRECT|FIXED|Success)\b"
 _SUCCESS = re.compile(
     rf"{_SUCCESS_START}|: (?:PASS(?:ED)?|OK)\b|[✓✔✅]"
@@ -99,6 +107,8 @@ _SUCCESS = re.compile(
     r"|\b(?:[Vv]alues?|[Rr]esults?|[Oo]utputs?|[Cc]ounts?) match(?:es)?\b|\b(?:matches|match) expected\b"
     r"|\bworks? (?:correctly|as expected)\b|\b(?:is|are) correct\b"
 )
+_SUCCESS_STEMS = re.compile("success|pass|ok|correct|fixed|[✓✔✅]|reproduced|expected|match")
+"""A line without any of these stems, in lower case, cannot match."""
 _NO_SUCCESS = re.compile(
     rf"(?!{_SUCCESS_START}|^[✓✔✅])^.*\b(?:[Nn]ot?|NOT|0|[Nn]one|should(?:n't)?)\b"
     r"(?! (?:tests? |checks? )?(?:[Ff]ail\w*|[Ee]rrors?|[Ee]xceptions?|[Ii]ssues?|[Pp]roblems?|longer|reproduced)\b)"
@@ -157,7 +167,10 @@ def find_failure_lines(lines: Iterable[str]) -> Iterator[int]:
 
 def states_success(text: str) -> bool:
     """Whether a script's output contains a positive verdict of its own."""
-    return any(_SUCCESS.search(line) and not _NO_SUCCESS.search(line) for line in _list_lines(text))
+    return any(
+        _SUCCESS_STEMS.search(line.lower()) and _SUCCESS.search(line) and not _NO_SUCCESS.search(line)
+        for line in _list_lines(text)
+    )
 
 
 def _list_lines(text: str) -> Iterator[str]:
@@ -272,10 +285,12 @@ def _strip_remark(value: str) -> str:
 
 
 def _reports_failure(line: str) -> bool:
-    denied = _DENIED_SUCCESS.search(line)
+    lowered = line.lower()
+    may_be_denied = _NEGATIVE_STEMS.search(lowered) and _POSITIVE_STEMS.search(lowered)
+    denied = _DENIED_SUCCESS.search(line) if may_be_denied else None
     if denied is not None:
         return _EXPECTATION.search(line, 0, denied.start()) is None and _DENIAL.search(line) is None
-    found = _REPORTED_FAILURE.search(line)
+    found = _REPORTED_FAILURE.search(line) if _FAILURE_STEMS.search(lowered) else None
     return (
         found is not None
         and _EXPECTATION.search(line, 0, found.end()) is None

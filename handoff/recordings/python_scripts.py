@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice, pairwise, product
 from typing import NamedTuple
 
@@ -24,9 +26,14 @@ _OTHER_TEXT_CHANGES = re.compile(
 _CODE_PATH = re.compile(r"^[\w./*-]+\.(?:pyx?|pyi|js|ts|c|h|cpp|go|rs|java|rb|php|html|sh)$")
 _QUOTED_CODE_PATH = re.compile(r"['\"]([\w./-]{1,200}\.\w{1,5})['\"]")
 _WRITING_CALL = re.compile(r"open\([^()\n]{1,200}['\"][wax]\+?['\"]|\.write_text\(")
+_EFFECT_STEMS = re.compile("open|write_|fileinput|rename|replace|shutil|remove|unlink|mkdir|makedirs")
+"""A program without any of these stems changes no file in a way that is known here."""
 _UNKNOWN = "?"
 _BLOCKS = ("body", "orelse", "finalbody")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BINDING_NODES = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.Call)
+"""Nodes that may give a name a value."""
+_LEAF_FIELDS = frozenset(("ctx", "op", "ops", "id", "attr", "kind", "type_comment"))
 _MAX_CODE_CHARS, _MAX_TEXT_CHARS = 200_000, 20_000
 _MAX_COMBINATIONS, _MAX_TEXTS_PER_NAME, _MAX_WRITES = 4, 50, 200
 
@@ -55,7 +62,7 @@ def analyze_program(
     code: str, argv: Sequence[str], output: str, exit_code: int | None, name: str
 ) -> ProgramEffects:
     """Infer the effects of a run of a Python program; `name` is its file name in tracebacks."""
-    if len(code) > _MAX_CODE_CHARS:
+    if len(code) > _MAX_CODE_CHARS or not _may_have_effects(code):
         return ProgramEffects()
     try:
         with warnings.catch_warnings():
@@ -72,7 +79,7 @@ def list_written_paths(code: str) -> dict[str, bool]:
 
     Without those below directories that it makes; of a broken program all quoted paths.
     """
-    if len(code) > _MAX_CODE_CHARS:
+    if len(code) > _MAX_CODE_CHARS or not _may_have_effects(code):
         return {}
     try:
         with warnings.catch_warnings():
@@ -81,6 +88,12 @@ def list_written_paths(code: str) -> dict[str, bool]:
         return _ProgramAnalyzer(tree, (), "", {}, is_caught=True).list_named_paths()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return dict.fromkeys(_QUOTED_CODE_PATH.findall(code), True) if _WRITING_CALL.search(code) else {}
+
+
+def _may_have_effects(code: str) -> bool:
+    """Whether a program may change files; a check without parsing and without false negatives."""
+    # Python compares identifiers in this normal form.
+    return _EFFECT_STEMS.search(unicodedata.normalize("NFKC", code)) is not None
 
 
 class _ProgramAnalyzer:
@@ -95,33 +108,40 @@ class _ProgramAnalyzer:
         *,
         is_caught: bool,
     ) -> None:
-        nodes = list(ast.walk(tree))
+        self.nodes = _list_nodes(tree)
         self.argv, self.output = argv, output
         self.failed_lines, self.is_caught = failed_lines, is_caught
-        self.parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
-        self.calls = [node for node in nodes if isinstance(node, ast.Call)]
-        self.calls_by_name: dict[str, list[ast.Call]] = {}
-        for call in self.calls:
-            self.calls_by_name.setdefault(_dotted_name(call.func).rpartition(".")[2], []).append(call)
-        self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+        self.calls = [(_dotted_name(node.func), node) for node in self.nodes if isinstance(node, ast.Call)]
+        self.functions = {node.name: node for node in self.nodes if isinstance(node, ast.FunctionDef)}
         self.names: dict[str, list[str]] = {}
+        binding_nodes = [node for node in self.nodes if isinstance(node, _BINDING_NODES)]
         # Two passes, because a name may be assigned after a function that uses it.
-        for node in (*nodes, *nodes):
+        for node in (*binding_nodes, *binding_nodes):
             self._bind(node)
-        self.printed_statements = self._find_printed_statements()
-        changes = [call for call in self.calls if _dotted_name(call.func) in ("os.chdir", "chdir")]
+        changes = [call for name, call in self.calls if name in ("os.chdir", "chdir")]
         self.directories = [
             text
             for call in changes
             for text in (self.list_texts(call.args[0]) if call.args else []) or [_UNKNOWN]
         ]
 
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        return {child: node for node in self.nodes for child in _list_children(node)}
+
+    @cached_property
+    def calls_by_name(self) -> dict[str, list[ast.Call]]:
+        """The calls by the last part of the function's name."""
+        calls: dict[str, list[ast.Call]] = {}
+        for name, call in self.calls:
+            calls.setdefault(name.rpartition(".")[2], []).append(call)
+        return calls
+
     def analyze(self, code: str) -> ProgramEffects:
         writes: list[FileWrite] = []
         moves: list[tuple[str, str, bool]] = []
         removes: list[str] = []
-        for call in self.calls:
-            call_name = _dotted_name(call.func)
+        for call_name, call in self.calls:
             path_nodes = self._list_written_paths(call, call_name)
             is_move = call_name in _MOVE_CALLS | _COPY_CALLS
             removed_nodes = call.args[:1] if call_name in _REMOVE_CALLS else []
@@ -154,7 +174,7 @@ class _ProgramAnalyzer:
         )
 
     def _list_made_directories(self) -> tuple[str, ...]:
-        calls = [call for call in self.calls if _dotted_name(call.func) in _MAKE_CALLS]
+        calls = [call for call_name, call in self.calls if call_name in _MAKE_CALLS]
         names = (name for call in calls for name in (self.list_texts(call.args[0]) if call.args else ()))
         return tuple(dict.fromkeys(posixpath.normpath(name) for name in names if name))
 
@@ -168,8 +188,7 @@ class _ProgramAnalyzer:
         """The paths of `list_written_paths`."""
         written: list[ast.expr] = []
         read: list[ast.expr] = []
-        for call in self.calls:
-            call_name = _dotted_name(call.func)
+        for call_name, call in self.calls:
             paths = self._list_written_paths(call, call_name)
             written += paths
             written += call.args[1:2] if call_name in _MOVE_CALLS | _COPY_CALLS else []
@@ -273,7 +292,7 @@ class _ProgramAnalyzer:
         if _OTHER_TEXT_CHANGES.search(code):
             return ()
         replacements: list[tuple[str, str]] = []
-        for call in self.calls:
+        for _, call in self.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr == "replace" and len(call.args) >= 2:
                 old, new = self.list_texts(call.args[0]), self.list_texts(call.args[1])
                 if len(old) != 1 or len(new) != 1:
@@ -370,18 +389,42 @@ class _ProgramAnalyzer:
         """Whether the output contains a text that a block prints."""
         return any(statement in self.printed_statements for statement in block)
 
-    def _find_printed_statements(self) -> set[ast.AST]:
+    @cached_property
+    def printed_statements(self) -> set[ast.AST]:
+        """The calls that printed a text of the output, and everything around them."""
         statements: set[ast.AST] = set()
-        for call in self.calls:
-            if _dotted_name(call.func) not in _PRINT_CALLS:
+        for call_name, call in self.calls:
+            if call_name not in _PRINT_CALLS:
                 continue
-            constants = (n.value for a in call.args for n in ast.walk(a) if isinstance(n, ast.Constant))
+            constants = (n.value for a in call.args for n in _list_nodes(a) if isinstance(n, ast.Constant))
             lines = (max(c.split("\n"), key=len).strip() for c in constants if isinstance(c, str))
             node: ast.AST | None = call if any(len(t) >= 4 and t in self.output for t in lines) else None
             while node is not None:
                 statements.add(node)
                 node = self.parents.get(node)
         return statements
+
+
+def _list_nodes(root: ast.AST) -> list[ast.AST]:
+    """A node and everything below it, level by level."""
+    nodes = [root]
+    for node in nodes:
+        nodes += _list_children(node)
+    return nodes
+
+
+def _list_children(node: ast.AST) -> list[ast.AST]:
+    """The nodes directly below a node, without operators and contexts."""
+    children: list[ast.AST] = []
+    for name in node._fields:
+        if name in _LEAF_FIELDS:
+            continue
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            children += [each for each in value if isinstance(each, ast.AST)]
+        elif isinstance(value, ast.AST):
+            children.append(value)
+    return children
 
 
 def _join_texts(separator: str, parts: Iterable[Sequence[str]]) -> list[str]:
