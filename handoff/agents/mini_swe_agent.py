@@ -58,7 +58,6 @@ _TEXT_ACTION = re.compile(r"```mswea_bash_command[^\S\n]*\n(?>(.*?)\n```|.*)", r
 _RETURNCODE = re.compile(
     r"(?:<exception>.*?</exception>\s*)?<returncode>(-?\d{1,9})</returncode>\s*", re.DOTALL
 )
-_OUTPUT = re.compile(r"<output>\n?(?>(.*?)\n?</output>|.*)", re.DOTALL)
 TIMEOUT_NOTICE = re.compile(r"^The last command <command>|timed out after \d+", re.MULTILINE)
 _MESSAGE_FORMS = ("system", "user", "assistant", "tool", "exit", "human", "response", "function_call_output")
 _KEEPS_DIRECTORY = False
@@ -276,10 +275,9 @@ def _find_blocks(pattern: re.Pattern[str], text: str) -> list[str]:
 
 def extract_output(text: str) -> str | None:
     """The output inside `<output>`; None if it is missing or truncated."""
-    match = _OUTPUT.search(text)
-    return (
-        match[1] if match and match[1] is not None and "<output_head>" not in text[: match.start()] else None
-    )
+    before, mark, rest = text.partition("<output>")
+    output, end, _ = rest.removeprefix("\n").partition("</output>")
+    return output.removesuffix("\n") if mark and end and "<output_head>" not in before else None
 
 
 def _read_result_v2(answer: Mapping[str, Any]) -> RecordedResult:

@@ -37,10 +37,15 @@ _RUNTIME_SUFFIX = re.compile(
     re.I,
 )
 
+_SUFFIX_STARTS = ("[the command", "[current", "[python", "[command")
+
 
 def strip_runtime_suffix(text: str) -> str:
     """Remove the notices that the runtime adds to the output of a program."""
-    return _RUNTIME_SUFFIX.sub("", text).replace("\r\n", "\n")
+    lowered = text.lower()
+    if any(start in lowered for start in _SUFFIX_STARTS):
+        text = _RUNTIME_SUFFIX.sub("", text)
+    return text.replace("\r\n", "\n")
 
 
 _NON_CALL_KINDS = {
@@ -172,7 +177,7 @@ def _read_result(
     code = next((candidate for candidate in codes if isinstance(candidate, int)), None)
     suffix = str(metadata.get("suffix") or "")
     if tool == "shell":
-        refused = NOT_RUN_NOTICE.search(text + suffix) is not None and code in (None, -1)
+        refused = code in (None, -1) and NOT_RUN_NOTICE.search(text + suffix) is not None
     else:
         is_edit = tool == "editor" and arguments.get("command") != "view"
         refused = observation.get("observation") == "error" or (is_edit and _REFUSAL.search(text) is not None)

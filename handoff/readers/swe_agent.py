@@ -41,6 +41,8 @@ _TIMEOUT_NOTICE = re.compile(
     r"EXECUTION TIMED OUT|was cancelled because it took more than|COMMAND EXECUTION TIMEOUT|command timed out",
     re.I,
 )
+_TIMEOUT_STEMS = ("ed out", "eout", "cancelled")
+"""A text without any of these stems, in lower case, has no such notice; searching stems is much faster."""
 _OPEN_FILE = re.compile(r"^\[File: (.+) \(\d+ lines total", re.MULTILINE)
 _LINE_RANGE = re.compile(r"\s*(\d+)[: ](\d+)\s*$")
 _LAST_LINE = 1_000_000
@@ -118,16 +120,19 @@ def _read_result(tool: str, action: str, output: str) -> RecordedResult:
     is_edit = tool == "editor" and not re.match(
         r"\s*(?:open|goto|scroll|view|str_replace_editor\s+view)", action
     )
-    is_done = _EDITED.search(text) is not None and _REFUSAL.search(text) is None
-    is_blocked = (is_edit and not is_done) or (
-        tool in ("editor", "shell") and _NOT_RUN.match(text) is not None
-    )
+    is_refused = is_edit and (_EDITED.search(text) is None or _REFUSAL.search(text) is not None)
+    is_blocked = is_refused or (tool in ("editor", "shell") and _NOT_RUN.match(text) is not None)
     return RecordedResult(
         output,
         refused=is_blocked,
-        timed_out=_TIMEOUT_NOTICE.search(text) is not None,
+        timed_out=_has_timed_out(text),
         output=text,
     )
+
+
+def _has_timed_out(text: str) -> bool:
+    lowered = text.lower()
+    return any(stem in lowered for stem in _TIMEOUT_STEMS) and _TIMEOUT_NOTICE.search(text) is not None
 
 
 class _EditorWindow:

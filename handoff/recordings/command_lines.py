@@ -180,11 +180,11 @@ class CommandLine:
     def _find_named_words(self, name: str) -> set[str] | None:
         """Words of all commands of a name that their error messages name; empty if one names none, None without one."""
         if name.startswith(("python", "pypy")):
-            errors = _PYTHON_ERROR.findall(self.messages)
+            may_have_error = "python" in self.messages or "pypy" in self.messages
+            errors = _PYTHON_ERROR.findall(self.messages) if may_have_error else []
         else:
-            errors = re.findall(
-                rf"^(?:\S*sh: )?(?:(?:line )?\d+: )?{re.escape(name)}: (.*)", self.messages, re.M
-            )
+            pattern = rf"^(?:\S*sh: )?(?:(?:line )?\d+: )?{re.escape(name)}: (.*)"
+            errors = re.findall(pattern, self.messages, re.M) if f"{name}: " in self.messages else []
             if name in _ERROR_LINES:
                 errors += [match[0] for match in _ERROR_LINES[name].finditer(self.messages)]
         if not errors:
@@ -274,6 +274,7 @@ def _names_word(error: str, word: str) -> bool:
     return (
         len(word) > 1
         and not word.startswith("-")
+        and word in error
         and re.search(rf"(?<![\w./-]){re.escape(word)}(?![\w-])", error) is not None
     )
 

@@ -186,7 +186,7 @@ _SILENT_PROGRAMS = {"cd", "rm", "mv", "cp", "mkdir", "export", "true", "touch"}
 _NUMBERED_LINE = re.compile(r"^[ ]{0,6}(\d{1,6})(?:\t|[:-])(.*)$")
 _TABBED_LINE = re.compile(r"^[ ]{0,6}(\d{1,6})\t(.*)$")
 _PRINT_COMMAND = re.compile(r"^(\d+)(?:,(\d+|\$))?p$")
-_ELISION = re.compile(r"elided_chars|characters left out|\[\.\.\. |<response clipped>|truncated")
+_ELISIONS = ("elided_chars", "characters left out", "[... ", "<response clipped>", "truncated")
 _MAX_LINES = 3000
 
 
@@ -203,7 +203,7 @@ def learn_from_editor(files: InferredFiles, arguments: Mapping[str, str], text: 
 
 def learn_from_shell(files: InferredFiles, command: str, text: str) -> None:
     """Learn the lines that a command line showed, if exactly one of its pipelines prints."""
-    if len(command) > 4000 or not _SHOWING_PROGRAM.search(command) or _ELISION.search(text):
+    if len(command) > 4000 or not _SHOWING_PROGRAM.search(command) or any(notice in text for notice in _ELISIONS):
         return
     pipeline, lines = _find_printing_pipeline(parse_command(command)), _split_shown_lines(text)
     names = [word for word in pipeline[0].argv[1:] if not word.startswith("-")] if pipeline else []

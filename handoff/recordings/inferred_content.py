@@ -55,10 +55,10 @@ class KnownLines:
             length = self._length(content.origin, piece)
             begin = max(first, position)
             end = first + len(texts) if length is None else min(first + len(texts), position + length)
-            if not piece.marks:
+            if not piece.marks and begin < end:
+                known, shift = self.lines.setdefault(content.origin, {}), piece.start - position
                 for number in range(begin, end):
-                    origin_line = piece.start + number - position
-                    self.lines.setdefault(content.origin, {}).setdefault(origin_line, texts[number - first])
+                    known.setdefault(number + shift, texts[number - first])
             if length is None:
                 break
             position += length
@@ -81,7 +81,10 @@ class KnownLines:
 
     def list_known_numbers(self, origin: str, start: int, end: int | None) -> list[int]:
         """Sorted numbers of the known lines from `start` up to `end`, `end` excluded."""
-        return sorted(n for n in self.lines.get(origin, ()) if n >= start and (end is None or n < end))
+        known = self.lines.get(origin, {})
+        if end is not None and end - start < len(known):
+            return [number for number in range(start, end) if number in known]
+        return sorted(n for n in known if n >= start and (end is None or n < end))
 
     def _length(self, origin: str, span: Span) -> int | None:
         end = span.end if span.end is not None else self.end(origin)
@@ -360,4 +363,7 @@ def _split_span(span: Span, origin: str, known_lines: KnownLines) -> Iterable[tu
 
 
 def _is_fully_known(span: Span, origin: str, known_lines: KnownLines) -> bool:
-    return all(line is not None for _, line in _split_span(span, origin, known_lines))
+    end = span.end if span.end is not None else known_lines.end(origin)
+    if span.marks or end is None:
+        return False
+    return len(known_lines.list_known_numbers(origin, span.start, end)) >= end - span.start

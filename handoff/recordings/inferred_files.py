@@ -230,12 +230,14 @@ class InferredFiles:
     def was_shown(self, path: str) -> bool:
         """Whether an output contained a path as listings and searches print it, rather than within a sentence."""
         absolute = path if file_kinds.is_outside_repository(path) else posixpath.join(self.workspace, path)
+        texts = [text for text in self._shown_texts if path in text]
+        if not texts:
+            return False
         names = f"(?:\\./)?{re.escape(path)}|{re.escape(absolute)}"
         pattern = re.compile(rf"(?:^|\s)(?:{names})/?(?=$|[\s:*/@])", re.M)
         return any(
             not _is_called_missing(text, found)
-            for text in self._shown_texts
-            if path in text
+            for text in texts
             for found in pattern.finditer(text)
         )
 

@@ -446,13 +446,13 @@ def _dotted_name(node: ast.AST) -> str:
 def _find_failed_lines(output: str, name: str) -> Mapping[str, int]:
     """Lines at which a program failed, by function, according to its first traceback; 0 in a syntax error, empty without one."""
     lines: dict[str, int] = {}
-    frame = re.compile(rf'File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})(?:, in (\S+))?')
+    frame = rf'File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})(?:, in (\S+))?'
     for line in output.splitlines() if name in output else ():
-        found = frame.match(line.lstrip(" ")) if line.startswith(" ") else None
+        found = re.match(frame, line.lstrip(" ")) if line.startswith(" ") else None
         if found:
             lines[found[2] or "<module>"] = int(found[1]) if found[2] else 0
         elif lines and line[:1].strip():
             break
-    if not lines and re.search(r"^(?:Syntax|Indentation)Error: ", output, re.M):
+    if not lines and "nError: " in output and re.search(r"^(?:Syntax|Indentation)Error: ", output, re.M):
         return {"<module>": 0}
     return lines

@@ -34,7 +34,8 @@ _NO_SUCH_TOOL = re.compile(
     re.I,
 )
 _NOTICE_CHARS = 300
-_COMPILED = re.compile(r"^(\S{1,200}): +(?:ELF|Mach-O|PE32)", re.M)
+_BINARY_FORMATS = ("ELF", "Mach-O", "PE32")
+_COMPILED = re.compile(rf"^(\S{{1,200}}): +(?:{'|'.join(_BINARY_FORMATS)})", re.M)
 _PROGRAM_READERS = {"decompile", "disassemble", "gdb", "lldb", "ltrace", "objdump", "otool", "r2", "readelf"}
 LATER_REQUEST_PREFIX = "The user said later:"
 
@@ -191,7 +192,8 @@ def _list_examined_programs(events: Iterable[Event], files: InferredFiles) -> It
         if any(change.before is None and is_code(change.path) for change in event.changes):
             return
         if event.kind == "observation":
-            yield from (files.resolve_path(found[1], "") for found in _COMPILED.finditer(event.text))
+            if any(name in event.text for name in _BINARY_FORMATS):
+                yield from (files.resolve_path(found[1], "") for found in _COMPILED.finditer(event.text))
         elif event.tool == "shell":
             for command in parse_command(event.arguments.get("command", "")):
                 if command.name in _PROGRAM_READERS and not command.argv[-1].startswith("-"):
@@ -357,14 +359,12 @@ def parse_usage(raw: Any) -> Usage | None:
     """Parse token counts with the names of OpenAI, Anthropic, LangChain or ATIF; None without counts."""
     if not isinstance(raw, Mapping):
         return None
-    candidates = [raw.get(key) for key in ("prompt_tokens_details", "input_token_details")]
-    details: Mapping[str, Any] = next(
-        (candidate for candidate in candidates if isinstance(candidate, Mapping)), {}
-    )
     prompt = _read_count(raw, "prompt_tokens", "input_tokens")
     completion = _read_count(raw, "completion_tokens", "output_tokens")
     cached = _read_count(raw, "cached_tokens", "cache_read_tokens", "cache_read_input_tokens")
     if cached is None:
+        details = raw.get("prompt_tokens_details")
+        details = details if isinstance(details, Mapping) else to_mapping(raw.get("input_token_details"))
         cached = _read_count(details, "cached_tokens", "cache_read")
     if prompt is None and completion is None:
         return None

@@ -408,5 +408,5 @@ def _list_printed_paths(output: str) -> Iterator[str]:
 def _list_absolute_paths(text: str) -> Iterator[str]:
     words = text.replace("'", " ").replace('"', " ").replace(";", " ").replace(")", " ").split()
     for word in words:
-        if is_absolute(word) and 1 < len(word) <= _MAX_PATH_CHARS:
+        if (word[0] in "/\\" or word[1:2] == ":") and is_absolute(word) and 1 < len(word) <= _MAX_PATH_CHARS:
             yield normalize_path(word.rstrip("/,:") or "/")

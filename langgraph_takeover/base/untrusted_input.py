@@ -21,6 +21,7 @@ MAX_FILE_VALUES = 20_000_000
 _IGNORED_BYTES = bytes(sorted(set(range(256)) - set(b'",[{')))
 _STRING = re.compile(rb'"[^"]*"')
 _TOO_DEEP = f"it is nested too deeply (more than {MAX_DEPTH} lists and objects in each other)"
+_CONTAINERS = frozenset((list, dict))
 _LENIENT_DECODER = json.JSONDecoder(strict=False)
 
 
@@ -46,9 +47,11 @@ def parse_json(
     `unique_keys` refuses an object with the same key twice, of which another parser could read the other value; it needs
     `max_keys`. Without `strict`, strings may contain control characters.
     """
-    if isinstance(text, bytes):
-        text = text.decode(json.detect_encoding(text), "surrogatepass")
-    check_values(text.encode("utf-8", "surrogatepass"), max_values)
+    encoding = json.detect_encoding(text) if isinstance(text, bytes) else ""
+    raw = text
+    text = text.decode(encoding, "surrogatepass") if isinstance(text, bytes) else text
+    is_utf_8 = isinstance(raw, bytes) and encoding == "utf-8"
+    check_values(raw if is_utf_8 else text.encode("utf-8", "surrogatepass"), max_values)
 
     def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if max_keys is not None and len(pairs) > max_keys:
@@ -83,14 +86,13 @@ def parse_prefix(text: str, start: int = 0) -> tuple[Any, int]:
 
 
 def _check_depth(value: Any) -> None:
-    level = [value]
+    level = [value] if type(value) in _CONTAINERS else []
     for _ in range(MAX_DEPTH + 1):
         level = [
             part
             for whole in level
-            if isinstance(whole, list | dict)
-            for part in (whole if isinstance(whole, list) else whole.values())
-            if isinstance(part, list | dict)
+            for part in (whole if type(whole) is list else whole.values())
+            if type(part) in _CONTAINERS
         ]
         if not level:
             return
@@ -99,9 +101,11 @@ def _check_depth(value: Any) -> None:
 
 def check_values(text: bytes, max_values: int = MAX_FILE_VALUES) -> None:
     """Raise ValueError if JSON texts have more values than that."""
+    if sum(map(text.count, (b",", b"[", b"{"))) < max_values:
+        return  # at most one more value than these characters
     # Outside of strings, each value but the first follows one of these characters, or is an object's.
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _IGNORED_BYTES)
-    if len(bare) - sum(found.end() - found.start() for found in _STRING.finditer(bare)) > max_values:
+    if len(_STRING.sub(b"", bare)) > max_values:
         raise ValueError(f"it has more than {max_values:,} values")
 
 
