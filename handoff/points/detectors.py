@@ -126,6 +126,7 @@ _ASSERTION = re.compile(
 _ASSERTION_STEMS = ("assert", "exit", "raise ", "set -e")
 """A text without any of these words cannot match; searching words is much faster than the pattern."""
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+_NO_PROGRAMS = OwnPrograms()
 _MAX_BACKGROUND, _MAX_NOTICE_CHARS = 20, 5_000
 _TERMINAL_INPUTS = {"", "C-c", "C-d", "C-z", "C-\\"}
 
@@ -363,14 +364,17 @@ def _find_validations(
 
 def _find_own_programs(state: DetectorState, command: str) -> OwnPrograms:
     """The project's own programs that a command line may run, with the inputs that the agent wrote."""
+    if not state.written_scripts and not state.written_inputs:
+        return _NO_PROGRAMS
     names = list_own_names(
         state.base_directories, state.workspace, state.edited_files[:50], state.entry_points
     )
-    if not any(name in command for name in names):
-        return OwnPrograms()
-    written = (*state.written_scripts, *state.written_inputs)
-    inputs = frozenset(path for path in written if not is_source_change(state, path, None))
-    return OwnPrograms(names, inputs, state.base_directories)
+    for name in names:
+        if name in command:
+            written = (*state.written_scripts, *state.written_inputs)
+            inputs = frozenset(path for path in written if not is_source_change(state, path, None))
+            return OwnPrograms(names, inputs, state.base_directories)
+    return _NO_PROGRAMS
 
 
 def _update_asserting_scripts(

@@ -18,6 +18,7 @@ _MISSING_SETTINGS = (
     r"|ImproperlyConfigured: The SECRET_KEY setting must not be empty"
     r"|Error: Could not import settings"
 )
+_MISSING_SETTINGS_WORDS = ("ImproperlyConfigured", "DJANGO_SETTINGS_MODULE", "Could not import settings")
 _SETUP_ERROR = re.compile(
     r"^\S*(?:python|pypy)[\d.]*: (?:No module named |can't open file |can't find '__main__')"
     r"|^\S*(?:python|pypy)[\d.]*: Error while finding module"
@@ -66,6 +67,8 @@ _COLLECTION_ERROR = re.compile(
     r"|^_+ ERROR collecting",
     re.M,
 )
+
+_COLLECTION_ERROR_WORDS = ("ImportError while", "during collection", "ERROR collecting")
 
 
 def has_ended(command: str, text: str, exit_code: int | None) -> bool:
@@ -146,7 +149,8 @@ def is_setup_failure(text: str) -> bool:
 
 def is_configuration_failure(text: str) -> bool:
     """Whether no test ran because Django has no settings."""
-    missing = len(re.findall(_MISSING_SETTINGS, text))
+    may_be_missing = any(word in text for word in _MISSING_SETTINGS_WORDS)
+    missing = len(re.findall(_MISSING_SETTINGS, text)) if may_be_missing else 0
     ran = re.search(r"^Ran (\d+) tests? in ", text, re.M)
     return missing > 0 and (ran is None or int(ran[1][:9]) <= missing)
 
@@ -157,8 +161,10 @@ def has_only_import_errors(text: str) -> bool:
         return False
     if is_configuration_failure(text) and not re.search(r"^FAIL: |^ImportError", text, re.M):
         return True
-    errors = len(_ERROR_LINE.findall(text))
-    return bool(_COLLECTION_ERROR.search(text)) or (errors > 0 and len(_LOAD_ERROR.findall(text)) == errors)
+    if any(word in text for word in _COLLECTION_ERROR_WORDS) and _COLLECTION_ERROR.search(text):
+        return True
+    errors = len(_ERROR_LINE.findall(text)) if "ERROR: " in text else 0
+    return errors > 0 and len(_LOAD_ERROR.findall(text)) == errors
 
 
 def has_earlier_failure(earlier_commands: Sequence[SimpleCommand], text: str) -> bool:

@@ -453,6 +453,7 @@ def _find_failed_lines(output: str, name: str) -> Mapping[str, int]:
             lines[found[2] or "<module>"] = int(found[1]) if found[2] else 0
         elif lines and line[:1].strip():
             break
-    if not lines and "nError: " in output and re.search(r"^(?:Syntax|Indentation)Error: ", output, re.M):
+    may_be_broken = not lines and ("SyntaxError: " in output or "IndentationError: " in output)
+    if may_be_broken and re.search(r"^(?:Syntax|Indentation)Error: ", output, re.M):
         return {"<module>": 0}
     return lines

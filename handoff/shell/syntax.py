@@ -97,7 +97,7 @@ def _read_body(text: str, position: int, delimiter: str, strip_tabs: bool) -> tu
 Connector = Literal["", ";", "&", "&&", "||", "|"]
 
 _PARSER = Parser(Language(tree_sitter_bash.language()))
-_MAX_CHARS = 30_000
+MAX_CHARS = 30_000
 """Characters that the grammar reads, without here-documents: its recovery from errors takes quadratic time."""
 _OPERATORS: dict[str, Connector] = {
     ";": ";", "\n": ";", ";;": ";", "&": "&", "&&": "&&", "||": "||", "|": "|", "|&": "|",
@@ -128,7 +128,8 @@ class Statement(NamedTuple):
 
 def parse_syntax_tree(text: str) -> Node:
     """The root of the syntax tree; text that the grammar rejects becomes an ERROR node. Of a very long text, the start."""
-    return _PARSER.parse(_WIDE.sub(_spell, text[:_MAX_CHARS]).encode()).root_node
+    text = text[:MAX_CHARS]
+    return _PARSER.parse((text if text.isascii() else _WIDE.sub(_spell, text)).encode()).root_node
 
 
 _WIDE = re.compile(r"[^\x00-\x7f]")
@@ -160,21 +161,21 @@ def list_statements(node: Node, first: Connector) -> list[Statement]:
             number, redirects = item
             if len(statements) > number:
                 statements[-1] = statements[-1]._replace(redirects=statements[-1].redirects + redirects)
-        elif item.type in _OPERATORS:
-            connector = _OPERATORS[item.type]
+        elif (kind := item.type) in _OPERATORS:
+            connector = _OPERATORS[kind]
             if connector == "&" and statements:
                 statements[-1] = statements[-1]._replace(background=True)
-        elif item.type in _SEQUENCES:
+        elif kind in _SEQUENCES:
             waiting += [";", *reversed(item.children)]
-        elif item.type == "redirected_statement":
-            body = [child for child in item.children if child.type not in REDIRECTS]
-            waiting += [
-                ";",
-                (len(statements), tuple(child for child in item.children if child.type in REDIRECTS)),
-            ]
+        elif kind == "redirected_statement":
+            body: list[Node] = []
+            redirections: list[Node] = []
+            for child in item.children:
+                (redirections if child.type in REDIRECTS else body).append(child)
+            waiting += [";", (len(statements), tuple(redirections))]
             waiting += [each for child in reversed(body) for each in (child, connector)]
         else:
-            if item.type in _STATEMENT_TYPES:
+            if kind in _STATEMENT_TYPES:
                 statements.append(Statement(connector, item, ()))
             connector = ";"
     return statements
@@ -203,9 +204,13 @@ def split_statements(statements: Sequence[Statement], connectors: tuple[str, ...
     return groups
 
 
-def list_redirect_operands(redirect: Node) -> list[Node]:
-    """The target of a redirection, then the words after it, which are arguments of the command."""
-    return [child for child in redirect.children if child.is_named and child.type != "file_descriptor"]
+def split_redirect(redirect: Node) -> tuple[list[Node], list[Node]]:
+    """The target of a redirection with the words after it, which are arguments of the command; and its operator."""
+    words: list[Node] = []
+    marks: list[Node] = []
+    for child in redirect.children:
+        (words if child.is_named and child.type != "file_descriptor" else marks).append(child)
+    return words, marks
 
 
 def command_name(node: Node) -> str:
@@ -214,7 +219,8 @@ def command_name(node: Node) -> str:
 
 
 def node_text(node: Node) -> str:
-    return _SPELLING.sub(_read_spelling, (node.text or b"").decode(errors="replace"))
+    text = (node.text or b"").decode(errors="replace")
+    return text if text.isascii() else _SPELLING.sub(_read_spelling, text)
 
 
 def word_text(node: Node) -> str:

@@ -15,6 +15,7 @@ from langgraph_takeover.handoff.shell.syntax import (
     BRANCHES,
     DECLARATIONS,
     LOOPS,
+    MAX_CHARS,
     REDIRECTS,
     Connector,
     Place,
@@ -22,10 +23,10 @@ from langgraph_takeover.handoff.shell.syntax import (
     SimpleCommand,
     Statement,
     command_name,
-    list_redirect_operands,
     list_statements,
     node_text,
     parse_syntax_tree,
+    split_redirect,
     split_statements,
     word_text,
 )
@@ -244,7 +245,7 @@ class SyntaxReader:
         redirects: list[Redirect] = []
         stdin: str | None = None
         for node in nodes:
-            words = list_redirect_operands(node)
+            words, marks = split_redirect(node)
             target = word_text(words[0]) if words else ""
             if node.type == "herestring_redirect":
                 stdin = target
@@ -256,7 +257,7 @@ class SyntaxReader:
                     else ""
                 )
             else:
-                operator = "".join(node_text(c) for c in node.children if c not in words)
+                operator = "".join(map(node_text, marks))
                 redirects.append(Redirect(operator=operator, target=target))
         return tuple(redirects), stdin
 
@@ -278,7 +279,7 @@ def _split_command(
             words.append(word_text(child))
     redirects = (*inner, *redirect_nodes)
     for redirect in redirects:
-        words += map(word_text, list_redirect_operands(redirect)[1:])
+        words += map(word_text, split_redirect(redirect)[0][1:])
     return (["["] if node.type == "test_command" else words), assignments, redirects
 
 
@@ -292,8 +293,14 @@ def _find_meaning_after(meaning: ExitCodeMeaning, later: Sequence[Statement]) ->
     return ExitCodeMeaning.SUCCESS
 
 
+_QUOTED = r"""'[^'\x00-\x08\x0b-\x1f\x7f]*'|"[^"\\$`!\x00-\x08\x0b-\x1f\x7f]*\""""
 _PLAIN_COMMAND = re.compile(r" *[\w./@%+,:-]+(?: +[\w./=:,@%+-]+)*[ \n]*")
 """A single command without quotes, operators or expansions, for which splitting at spaces is enough."""
+_QUOTED_COMMAND = re.compile(
+    rf" *[A-Za-z./][\w./-]*(?: +(?:[\w./:,@%+-][\w./=:,@%+-]*|{_QUOTED}))*[ \n]*"
+)
+"""The same, some of whose arguments are in quotes, from their first character to their last."""
+_QUOTED_WORD = re.compile(rf"{_QUOTED}|[^ \n]+")
 _SHELL_KEYWORDS = {
     "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "select",
     "in", "coproc", "bash", "sh", "zsh", "dash", "ksh", "eval", "export", "declare", "local", "readonly", "typeset",
@@ -317,13 +324,23 @@ def read_line(command: str) -> tuple[tuple[SimpleCommand, ...], Place]:
     if is_powershell(command):
         command = translate(command, "powershell")
     reader = SyntaxReader()
-    if _PLAIN_COMMAND.fullmatch(command):
-        unwrapped = wrappers.unwrap_command(command.split())
+    if words := _split_plain_command(command):
+        unwrapped = wrappers.unwrap_command(words)
         if find_program_name(unwrapped.argv[0]).lower() not in _SHELL_KEYWORDS:
             reader.apply_builtin(unwrapped.argv)
             return (SimpleCommand(argv=unwrapped.argv, environment=unwrapped.environment),), reader.place
     reader.read_text(command, Context("", 0, 1, ExitCodeMeaning.ALL))
     return tuple(reader.commands), reader.place
+
+
+def _split_plain_command(command: str) -> list[str]:
+    """The words of a single command; empty if the line needs the grammar."""
+    if _PLAIN_COMMAND.fullmatch(command):
+        return command.split()
+    if len(command) > MAX_CHARS or not _QUOTED_COMMAND.fullmatch(command):
+        return []
+    words = [word[1:-1] if word[0] in "'\"" else word for word in _QUOTED_WORD.findall(command)]
+    return [] if wrappers.may_run_text(words) else words
 
 
 _SYNTAX_ERROR = re.compile(

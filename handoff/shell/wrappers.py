@@ -167,6 +167,11 @@ _TEXT_OPTIONS = {
 """Programs that run a shell text, with the option before it."""
 
 
+def may_run_text(words: Sequence[str]) -> bool:
+    """Whether a program of `_TEXT_OPTIONS` may be among the words."""
+    return not _TEXT_OPTIONS.keys().isdisjoint(map(find_program_name, words))
+
+
 class _Launcher(NamedTuple):
     """A program that runs another program in a container or on another host."""
 

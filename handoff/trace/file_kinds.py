@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -321,6 +322,7 @@ def is_generated(path: str) -> bool:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
 def may_be_source(path: str) -> bool:
     """Whether the path is a code file of the repository that is neither test nor generated."""
     return is_code(path) and not is_test(path) and not is_generated(path) and not is_outside_repository(path)
