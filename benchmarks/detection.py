@@ -22,11 +22,19 @@ from benchmarks.turns import AsJson, Comparison, Operation, Rounds, measure_in_t
 from langgraph_takeover.evals.cli.trace_files import read_traces
 from langgraph_takeover.handoff.points import detectors, validation
 from langgraph_takeover.handoff.shell import command_effects, syntax, syntax_reader
+from langgraph_takeover.handoff.trace import file_kinds
 
 _ACTION_PATTERN = re.compile(
     r"pytest|unittest|runtests|tox|make|npm|cargo|go test|mypy|ruff|sed -i|cat >|\bpatch\b"
 )
 _FAILURE_PATTERN = re.compile(r"\b(?:FAILED|FAIL|ERROR|Error|Traceback|failed)\b")
+_CACHED_FUNCTIONS = (
+    command_effects.find_effect,
+    syntax.extract_heredocs,
+    syntax_reader.read_line,
+    validation._list_runs,
+    file_kinds.may_be_source,
+)
 
 
 def _list_operations(runs: RecordedRuns) -> dict[str, Callable[[], object]]:
@@ -65,7 +73,7 @@ def _measure_rate(operation: Callable[[], object], events: int) -> Operation:
     """Measure events per second of processor time, with empty caches."""
 
     def measure(_: int) -> float:
-        for cached in (command_effects.find_effect, syntax_reader.read_line, validation._list_runs):
+        for cached in _CACHED_FUNCTIONS:
             cached.cache_clear()
         start = time.process_time()
         operation()

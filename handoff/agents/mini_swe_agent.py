@@ -303,7 +303,8 @@ def _find_text_command(message: Mapping[str, Any]) -> str | None:
     """The command of a message without parsed actions, as in the oldest recordings."""
     if message.get("role") != "assistant":
         return None
-    blocks = _find_blocks(_TEXT_ACTION, extract_text(message.get("content")))
+    text = extract_text(message.get("content"))
+    blocks = _find_blocks(_TEXT_ACTION, text) if "```mswea_bash_command" in text else ()
     return blocks[0].strip() if len(blocks) == 1 else None
 
 

@@ -270,8 +270,8 @@ def _learn_numbered_lines(files: InferredFiles, path: str, matches: Sequence[re.
     content = files.content(path)
     if content is not None and matches:
         files.mark_base_file(path)
-        for match in matches[:_MAX_LINES]:
-            files.known_lines.learn(content, int(match[1]), [match[2]])
+        lines = [(int(match[1]), match[2]) for match in matches[:_MAX_LINES]]
+        files.known_lines.learn_numbered(content, lines)
 
 
 def _find_first_line(pipeline: Sequence[SimpleCommand]) -> int | None:

@@ -63,6 +63,18 @@ class KnownLines:
                 break
             position += length
 
+    def learn_numbered(self, content: Content, numbered_lines: Iterable[tuple[int, str]]) -> None:
+        """Record displayed lines of a file with this content, each with its number."""
+        if content.pieces != (Span(1, None),):
+            for number, text in numbered_lines:
+                self.learn(content, number, [text])
+            return
+        end = self.end(content.origin)
+        lines = [line for line in numbered_lines if line[0] > 0 and (end is None or line[0] < end)]
+        known = self.lines.setdefault(content.origin, {}) if lines else {}
+        for number, text in lines:
+            known.setdefault(number, text)
+
     def learn_file(self, content: Content, texts: Sequence[str]) -> None:
         """Record all lines of a file with this content."""
         spans = [piece for piece in content.pieces if isinstance(piece, Span)]

@@ -86,7 +86,9 @@ def find_effect(command: str) -> CommandEffect:
     first = _FIRST_WORD.match(command)
     if first and first[1] not in _DIRECTORY_COMMANDS and not find_program(first[1]).harmless_patterns:
         return "anything"
-    if _FREQUENT_COMMANDS.fullmatch(command) and _is_legible(command):
+    if not _is_legible(command):
+        return "anything"
+    if _FREQUENT_COMMANDS.fullmatch(command):
         return "nothing"
     effects: set[CommandEffect] = set()
     for words in _split_simple_commands(command):
@@ -97,13 +99,13 @@ def find_effect(command: str) -> CommandEffect:
 
 
 def _split_simple_commands(text: str) -> Iterator[list[str]]:
-    """Raw words of each simple command; an empty list marks text that cannot be split safely.
+    """Raw words of each simple command of a legible text; an empty list marks text that cannot be split safely.
 
     The grammar of `handoff.shell.syntax` proves nothing: it reads `\\rm` at a line start as a word of the previous line.
     """
     words: list[str] = []
     position = 0
-    for token in _TOKEN.finditer(text) if _is_legible(text) else ():
+    for token in _TOKEN.finditer(text):
         if token.start() != position:
             break
         position = token.end()

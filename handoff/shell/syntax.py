@@ -6,6 +6,7 @@ import posixpath
 import re
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import tree_sitter_bash
@@ -22,6 +23,7 @@ _PLAIN_TEXT = re.compile(r"[^<\n#'\"`\\$()]+")
 _OPENERS = {"'": "'", '"': '"', "`": "`"}
 
 
+@lru_cache(maxsize=16)
 def extract_heredocs(text: str) -> tuple[str, tuple[str, ...]]:
     """The text without its here-documents, and their bodies in order.
 

@@ -116,11 +116,15 @@ class SyntaxReader:
             else:
                 meaning = ExitCodeMeaning.NOTHING
             place = self.place
-            self.read_chain(split_statements(part, ("&&", "||")), context._replace(meaning=meaning))
+            inner = Context(context.connector, context.stage, context.stages, meaning)
+            self.read_chain(split_statements(part, ("&&", "||")), inner)
             self.place = place if part[-1].background else self.place
         self.nesting -= 1
 
     def read_chain(self, pipelines: Sequence[Sequence[Statement]], context: Context) -> None:
+        if len(pipelines) == 1 and pipelines[0][0].connector != "||":
+            self.read_pipeline(pipelines[0], context)
+            return
         # What a meaning becomes by the pipelines that follow each, from the last one back.
         after = [{meaning: meaning for meaning in ExitCodeMeaning}]
         for later in reversed(pipelines[1:]):
