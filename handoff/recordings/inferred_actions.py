@@ -203,7 +203,11 @@ def learn_from_editor(files: InferredFiles, arguments: Mapping[str, str], text: 
 
 def learn_from_shell(files: InferredFiles, command: str, text: str) -> None:
     """Learn the lines that a command line showed, if exactly one of its pipelines prints."""
-    if len(command) > 4000 or not _SHOWING_PROGRAM.search(command) or any(notice in text for notice in _ELISIONS):
+    if (
+        len(command) > 4000
+        or not _SHOWING_PROGRAM.search(command)
+        or any(notice in text for notice in _ELISIONS)
+    ):
         return
     pipeline, lines = _find_printing_pipeline(parse_command(command)), _split_shown_lines(text)
     names = [word for word in pipeline[0].argv[1:] if not word.startswith("-")] if pipeline else []

@@ -235,11 +235,7 @@ class InferredFiles:
             return False
         names = f"(?:\\./)?{re.escape(path)}|{re.escape(absolute)}"
         pattern = re.compile(rf"(?:^|\s)(?:{names})/?(?=$|[\s:*/@])", re.M)
-        return any(
-            not _is_called_missing(text, found)
-            for text in texts
-            for found in pattern.finditer(text)
-        )
+        return any(not _is_called_missing(text, found) for text in texts for found in pattern.finditer(text))
 
     def _record_top_directory(self, path: str) -> None:
         if not file_kinds.is_outside_repository(path) and "/" in path:

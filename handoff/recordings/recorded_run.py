@@ -283,7 +283,11 @@ def _build_observation(index: int, call: RecordedCall, result: RecordedResult, f
 def _escape_call(call: RecordedCall) -> RecordedCall:
     """Escape the characters of a call that UTF-8 cannot encode."""
     result = call.result
-    texts = [call.text, *call.arguments.values(), *([] if result is None else [result.text, result.output or ""])]
+    texts = [
+        call.text,
+        *call.arguments.values(),
+        *([] if result is None else [result.text, result.output or ""]),
+    ]
     if all(map(str.isascii, texts)):
         return call
     if result is not None:

@@ -300,9 +300,7 @@ def _find_meaning_after(meaning: ExitCodeMeaning, later: Sequence[Statement]) ->
 _QUOTED = r"""'[^'\x00-\x08\x0b-\x1f\x7f]*'|"[^"\\$`!\x00-\x08\x0b-\x1f\x7f]*\""""
 _PLAIN_COMMAND = re.compile(r" *[\w./@%+,:-]+(?: +[\w./=:,@%+-]+)*[ \n]*")
 """A single command without quotes, operators or expansions, for which splitting at spaces is enough."""
-_QUOTED_COMMAND = re.compile(
-    rf" *[A-Za-z./][\w./-]*(?: +(?:[\w./:,@%+-][\w./=:,@%+-]*|{_QUOTED}))*[ \n]*"
-)
+_QUOTED_COMMAND = re.compile(rf" *[A-Za-z./][\w./-]*(?: +(?:[\w./:,@%+-][\w./=:,@%+-]*|{_QUOTED}))*[ \n]*")
 """The same, some of whose arguments are in quotes, from their first character to their last."""
 _QUOTED_WORD = re.compile(rf"{_QUOTED}|[^ \n]+")
 _SHELL_KEYWORDS = {
@@ -333,6 +331,8 @@ def read_line(command: str) -> tuple[tuple[SimpleCommand, ...], Place]:
         if find_program_name(unwrapped.argv[0]).lower() not in _SHELL_KEYWORDS:
             reader.apply_builtin(unwrapped.argv)
             return (SimpleCommand(argv=unwrapped.argv, environment=unwrapped.environment),), reader.place
+    if (written := _read_written_file(command)) is not None:
+        return (written,), reader.place
     reader.read_text(command, Context("", 0, 1, ExitCodeMeaning.ALL))
     return tuple(reader.commands), reader.place
 
@@ -345,6 +345,24 @@ def _split_plain_command(command: str) -> list[str]:
         return []
     words = [word[1:-1] if word[0] in "'\"" else word for word in _QUOTED_WORD.findall(command)]
     return [] if wrappers.may_run_text(words) else words
+
+
+_INPUT = f"< {syntax.PLACEHOLDER}0"
+_TARGET = r"(>>?) ?([A-Za-z_./][\w./-]{0,200})"
+_WRITTEN_FILE = re.compile(rf"cat (?:{_INPUT} {_TARGET}|{_TARGET} ?{_INPUT})\n?", re.ASCII)
+"""A command line that only writes a here-document into a file."""
+
+
+def _read_written_file(command: str) -> SimpleCommand | None:
+    """The command of a line that only writes a here-document into a file; None for other lines."""
+    if "<<" not in command:
+        return None
+    plain, bodies = syntax.extract_heredocs(command)
+    found = _WRITTEN_FILE.fullmatch(plain)
+    if found is None or len(bodies) != 1:
+        return None
+    redirect = Redirect(found[1] or found[3], found[2] or found[4])
+    return SimpleCommand(("cat",), redirects=(redirect,), stdin=bodies[0])
 
 
 _SYNTAX_ERROR = re.compile(
