@@ -47,11 +47,11 @@ def parse_json(
     `unique_keys` refuses an object with the same key twice, of which another parser could read the other value; it needs
     `max_keys`. Without `strict`, strings may contain control characters.
     """
-    encoding = json.detect_encoding(text) if isinstance(text, bytes) else ""
-    raw = text
-    text = text.decode(encoding, "surrogatepass") if isinstance(text, bytes) else text
-    is_utf_8 = isinstance(raw, bytes) and encoding == "utf-8"
-    check_values(raw if is_utf_8 else text.encode("utf-8", "surrogatepass"), max_values)
+    raw = b""
+    if isinstance(text, bytes):
+        encoding = json.detect_encoding(text)
+        raw, text = text if encoding == "utf-8" else b"", text.decode(encoding, "surrogatepass")
+    check_values(raw or text.encode("utf-8", "surrogatepass"), max_values)
 
     def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if max_keys is not None and len(pairs) > max_keys:

@@ -242,3 +242,29 @@ def test_the_shortest_form_of_a_path(path: str, normal: str) -> None:
 def test_deep_stacks_of_directories_are_bounded() -> None:
     place = find_place_after("; ".join(["pushd a"] * 2_000))
     assert len(place.stack) == 20
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "grep -n 'a b' \"c d\" src/x.py",
+        "sed -n '1,20p' src/x.py\n",
+        "python -c 'import os\nprint(1)'",
+        'git commit -m "it\'s <<EOF" --author="x"',
+        "echo '' \"#x\" '; rm y' \"é\"",
+        "timeout 5 pytest -k 'a or b'",
+        "su -c 'pytest x'",
+        "cat <<'EOF' > src/x.py\nprint('a')\nEOF\n",
+        "cat >> /tmp/x <<-EOF\n\tcat <<EOF2\n\tEOF",
+        "cat > x.py << EOF\nEOF\n",
+    ],
+)
+def test_a_simple_line_is_read_as_the_grammar_reads_it(line: str) -> None:
+    # A line of two commands is always read by the grammar.
+    _, *expected = parse_command(f"true && {line}")
+    found = parse_command(line)
+
+    assert [(c.argv, c.redirects, c.stdin) for c in found] == [
+        (c.argv, c.redirects, c.stdin) for c in expected
+    ]
+    assert found[0].connector == ""
