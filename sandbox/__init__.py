@@ -20,6 +20,11 @@ from langgraph_takeover.base.telemetry import start_span
 
 if TYPE_CHECKING:
     from langgraph_takeover.sandbox.backends.asynchronous import AsyncSandbox
+    from langgraph_takeover.sandbox.directories.directory_snapshots import (
+        DirectoryChanges,
+        DirectorySnapshot,
+        DirectorySnapshots,
+    )
     from langgraph_takeover.sandbox.interface import (
         BackendName,
         ExecResult,
@@ -37,6 +42,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncSandbox",
     "BackendName",
+    "DirectoryChanges",
+    "DirectorySnapshot",
+    "DirectorySnapshots",
     "ExecResult",
     "FileAccessError",
     "FileChange",
@@ -270,6 +278,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "backends.asynchronous" if name == "AsyncSandbox" else "interface"
+    if name.startswith("Directory"):
+        module = "directories.directory_snapshots"
     value = getattr(import_module(f"langgraph_takeover.sandbox.{module}"), name)
     globals()[name] = value
     return value

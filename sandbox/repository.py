@@ -126,7 +126,7 @@ class RepositoryError(TakeoverError, ValueError):
 
 
 class LeftOut(Frozen):
-    """A change that a patch cannot carry."""
+    """What a patch or a snapshot does not hold, and why."""
 
     path: str
     reason: str

@@ -19,7 +19,6 @@ _OPENAT2 = 437  # the same number on every architecture
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
-_RENAME_EXCHANGE = 0x02
 _RESOLVE = _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH
 _OPEN_HOW = struct.Struct("=QQQ")
 _REQUIRED_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -101,19 +100,6 @@ def make_readable(root: Path, path: str, info: os.stat_result, *, to_write: bool
             yield
         finally:
             proc_path.chmod(mode)
-
-
-def exchange_names(directory: int, first: str, second: str) -> bool:
-    """Exchange two names in an open directory in one step; return False if the file system or the C library cannot."""
-    renameat2 = getattr(_libc(), "renameat2", None)
-    if renameat2 is None:
-        return False
-    if renameat2(directory, os.fsencode(first), directory, os.fsencode(second), _RENAME_EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOSYS):
-        return False
-    raise OSError(number, os.strerror(number), second)
 
 
 def _complete_flags(flags: int) -> int:

@@ -36,9 +36,19 @@ CACHE_NAMES = (GENERATED_DIRECTORIES - {"node_modules"}) | {"node_modules/.cache
 class DirectorySnapshot(Frozen):
     """A saved state of a directory.
 
-    `files` counts files and links. `stored_bytes` are new in the store; what earlier snapshots have is not stored again.
-    `left_out` names what is not saved, at most 500 paths: pipes, sockets, devices, unreadable and too large files, other file
-    systems; excluded names are not listed. A restore leaves it as it is.
+    `files` counts files and links. `stored_bytes` are new in the store: what it already has is not stored again. `left_out`
+    names what is not saved, at most 500 paths, and `left_out_count` counts them: pipes, sockets, devices, unreadable or too
+    large files, other file systems. Excluded names are not among them.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from langgraph_takeover.sandbox import DirectorySnapshots
+        >>> checkout = Path("checkout")
+        >>> checkout.mkdir()
+        >>> _ = (checkout / "notes.txt").write_text("first")
+        >>> snapshot = DirectorySnapshots(checkout, store=Path("snapshots")).take()
+        >>> snapshot.files, snapshot.left_out
+        (1, ())
     """
 
     id: str
@@ -51,10 +61,22 @@ class DirectorySnapshot(Frozen):
 
 
 class DirectoryChanges(Frozen):
-    """What a restore changes, or has changed: paths in the directory, sorted.
+    """What a restore changes, or has changed: sorted paths in the directory.
 
     `changed` are files and links with other content, mode or time, and directories with another mode. `left_out` names what
-    stays as it is, although the snapshot differs or says nothing about it.
+    is left as it is and may differ from the snapshot, at most 500 paths. `before` is the id of a snapshot of the state
+    before a restore.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from langgraph_takeover.sandbox import DirectorySnapshots
+        >>> checkout = Path("checkout")
+        >>> checkout.mkdir()
+        >>> snapshots = DirectorySnapshots(checkout, store=Path("snapshots"))
+        >>> empty = snapshots.take()
+        >>> _ = (checkout / "notes.txt").write_text("first")
+        >>> snapshots.compare(empty.id).removed
+        ('notes.txt',)
     """
 
     created: tuple[str, ...] = ()
@@ -62,12 +84,7 @@ class DirectoryChanges(Frozen):
     removed: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     left_out_count: int = 0
-
-
-class DirectoryRestore(DirectoryChanges):
-    """A completed restore. `before` is the id of a snapshot of the state before it."""
-
-    before: str
+    before: str | None = None
 
 
 class DirectorySnapshots:
@@ -144,7 +161,7 @@ class DirectorySnapshots:
             left_out = [(each.path, each.obstacle) for each in changes if each.obstacle]
             return DirectoryChanges(**_sort_changes(changes), **_describe_left_out(left_out))
 
-    def restore(self, snapshot_id: str) -> DirectoryRestore:
+    def restore(self, snapshot_id: str) -> DirectoryChanges:
         """Change the directory to a saved state, and save its present state first.
 
         Only what differs is written. A path that cannot be restored is left as it is and named. If the call is interrupted,
@@ -198,7 +215,7 @@ class DirectorySnapshots:
             store.add_snapshot(snapshot.id, snapshot.model_dump_json(), entry)
         return snapshot, entry
 
-    def _restore(self, store: DirectoryStore, root: int, snapshot_id: str) -> DirectoryRestore:
+    def _restore(self, store: DirectoryStore, root: int, snapshot_id: str) -> DirectoryChanges:
         wanted = store.read_root(snapshot_id)
         before, found = self._take(store, root, f"before the restore of {snapshot_id}")
         changes = list(plan_changes(store, found, wanted))
@@ -208,7 +225,7 @@ class DirectorySnapshots:
             made = [each for each in changes if writer.carry_out(each)]
         with store.change():
             store.end_restore()
-        return DirectoryRestore(
+        return DirectoryChanges(
             before=before.id, **_sort_changes(made), **_describe_left_out(writer.left_out)
         )
 

@@ -15,7 +15,7 @@ from langgraph_takeover.sandbox.directories.directory_reader import GIT_DIRECTOR
 from langgraph_takeover.sandbox.directories.directory_store import DirectoryStore, SavedEntry, Tree
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SnapshotCorruptError
 from langgraph_takeover.sandbox.ownership import DISK_FULL_ERRNOS
-from langgraph_takeover.sandbox.untrusted_trees import exchange_names, open_at, open_beneath
+from langgraph_takeover.sandbox.untrusted_trees import open_at, open_beneath
 
 _TEMPORARY_PREFIX = ".takeover-restore-"
 _CHANGED = "changed during the restore"
@@ -172,10 +172,12 @@ class DirectoryWriter:
                 os.utime(temporary, ns=times, dir_fd=directory, follow_symlinks=False)
             else:
                 self._write_file(directory, temporary, wanted)
+            _require_as_saved(directory, name, found)
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
-            _unlink(directory, temporary)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
             raise
-        _replace(directory, name, found, temporary)
 
     def _write_file(self, directory: int, name: str, wanted: SavedEntry) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -188,28 +190,6 @@ class DirectoryWriter:
                     file.write(block)
             file.truncate(wanted.size)
             _set_metadata(file.fileno(), wanted)
-
-
-def _replace(directory: int, name: str, found: SavedEntry | None, temporary: str) -> None:
-    """Give a file its final name. Raises OSError if another one than `found` has the name, which then keeps it."""
-    # A plain rename would make ext4 write each file to the disk by itself, and could lose a change of this moment.
-    is_exchanged = found is not None and exchange_names(directory, temporary, name)
-    try:
-        _require_as_saved(directory, temporary if is_exchanged else name, found)
-        if not is_exchanged:
-            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            return
-    except OSError:
-        if is_exchanged:
-            exchange_names(directory, temporary, name)
-        _unlink(directory, temporary)
-        raise
-    os.unlink(temporary, dir_fd=directory)
-
-
-def _unlink(directory: int, name: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(name, dir_fd=directory)
 
 
 def _require_as_saved(directory: int, name: str, found: SavedEntry | None) -> None:
