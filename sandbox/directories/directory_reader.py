@@ -113,8 +113,8 @@ class DirectoryReader:
         self._changed: dict[bytes, SeenDirectory] = {}
         self._device = 0
         self.files = 0
-        self.left_out: list[tuple[str, str]] = []
-        """Paths that were not saved, each with the reason."""
+        self.left_out: dict[str, str] = {}
+        """Why paths were not saved."""
 
     def read(self, root: int) -> SavedEntry:
         """Save an open directory with everything in it; return its entry. Raises SandboxUnavailableError for too many files."""
@@ -155,15 +155,14 @@ class DirectoryReader:
                 f"{path or '.'}: more than {MAX_FILES:,} files up to here (pass the directory of one project, or exclude "
                 "names with ignored_names)"
             )
-        self.left_out += [(_join(path, name), reason) for name, reason in json.loads(seen.left_out)]
+        self.left_out |= {_join(path, name): reason for name, reason in json.loads(seen.left_out).items()}
         return seen.tree
 
     def _see(self, listing: Listing, children: str, entries: dict[str, SavedEntry | None]) -> SeenDirectory:
         """Save the tree of a directory; return what the next snapshot needs to know of it."""
         found = {name: entry for name, entry in entries.items() if entry is not None}
-        left_out = [
-            (name, each.content) for name, each in found.items() if each.kind == "unsaved" and each.content
-        ]
+        unsaved = {name: each.content for name, each in found.items() if each.kind == "unsaved"}
+        left_out = {name: reason for name, reason in unsaved.items() if reason}
         files = sum(each.kind in ("file", "link") for each in found.values())
         return SeenDirectory(
             *listing.pack(), children, self._store.add_tree(found), files, json.dumps(left_out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import secrets
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
@@ -130,11 +129,11 @@ class DirectorySnapshots:
         self._ignored_names = frozenset(ignored_names)
         self._ignore_with_git = ignore_with_git
         self._max_file_bytes = max_file_bytes
-        for home in (os.environ.get("HOME") or "/", pwd.getpwuid(os.geteuid()).pw_dir):
-            if Path(home).resolve().is_relative_to(self._directory):
-                raise SandboxUnavailableError(
-                    f"{self._directory}: contains the home directory {home} (pass the directory of one project)"
-                )
+        home = Path(os.environ.get("HOME") or "/")
+        if home.resolve().is_relative_to(self._directory):
+            raise SandboxUnavailableError(
+                f"{self._directory}: contains the home directory {home} (pass the directory of one project)"
+            )
 
     def take(self, *, label: str = "") -> DirectorySnapshot:
         """Save the present state; first finish a restore that was interrupted.
@@ -156,10 +155,10 @@ class DirectorySnapshots:
         with self._open() as (store, root):
             wanted = store.read_root(snapshot_id)
             with store.change(keep=False):
-                found = self._make_reader(store, root).read(root)
-                changes = list(plan_changes(store, found, wanted))
-            left_out = [(each.path, each.obstacle) for each in changes if each.obstacle]
-            return DirectoryChanges(**_sort_changes(changes), **_describe_left_out(left_out))
+                reader = self._make_reader(store, root)
+                changes = list(plan_changes(store, reader.read(root), wanted))
+            blocked = {each.path: each.obstacle for each in changes if each.obstacle}
+            return DirectoryChanges(**_sort_changes(changes), **_describe_left_out(reader.left_out | blocked))
 
     def restore(self, snapshot_id: str) -> DirectoryChanges:
         """Change the directory to a saved state, and save its present state first.
@@ -200,7 +199,9 @@ class DirectorySnapshots:
         )
         return DirectoryReader(store, exclusions)
 
-    def _take(self, store: DirectoryStore, root: int, label: str) -> tuple[DirectorySnapshot, SavedEntry]:
+    def _take(
+        self, store: DirectoryStore, root: int, label: str
+    ) -> tuple[DirectorySnapshot, SavedEntry, dict[str, str]]:
         with store.change():
             reader = self._make_reader(store, root)
             entry = reader.read(root)
@@ -213,11 +214,11 @@ class DirectorySnapshots:
                 **_describe_left_out(reader.left_out),
             )
             store.add_snapshot(snapshot.id, snapshot.model_dump_json(), entry)
-        return snapshot, entry
+        return snapshot, entry, reader.left_out
 
     def _restore(self, store: DirectoryStore, root: int, snapshot_id: str) -> DirectoryChanges:
         wanted = store.read_root(snapshot_id)
-        before, found = self._take(store, root, f"before the restore of {snapshot_id}")
+        before, found, left_out = self._take(store, root, f"before the restore of {snapshot_id}")
         changes = list(plan_changes(store, found, wanted))
         with store.change():
             store.begin_restore(snapshot_id, before.id)
@@ -226,7 +227,7 @@ class DirectorySnapshots:
         with store.change():
             store.end_restore()
         return DirectoryChanges(
-            before=before.id, **_sort_changes(made), **_describe_left_out(writer.left_out)
+            before=before.id, **_sort_changes(made), **_describe_left_out(left_out | writer.left_out)
         )
 
 
@@ -242,7 +243,7 @@ def _sort_changes(changes: Iterable[PlannedChange]) -> dict[str, tuple[str, ...]
     return {kind: tuple(sorted(map(escape_non_utf8, paths))) for kind, paths in found.items()}
 
 
-def _describe_left_out(found: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    listed = sorted((escape_non_utf8(path), reason) for path, reason in found)
+def _describe_left_out(found: dict[str, str]) -> dict[str, Any]:
+    listed = sorted((escape_non_utf8(path), reason) for path, reason in found.items())
     named = tuple(LeftOut(path=path, reason=reason) for path, reason in listed[:MAX_LEFT_OUT])
     return {"left_out": named, "left_out_count": len(listed)}

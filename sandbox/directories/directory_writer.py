@@ -83,8 +83,8 @@ class DirectoryWriter:
         self._device = os.fstat(root).st_dev
         self._store = store
         self._opened: tuple[str, int] | None = None
-        self.left_out: list[tuple[str, str]] = []
-        """Paths that are not as planned, each with the reason."""
+        self.left_out: dict[str, str] = {}
+        """Why paths are not as planned."""
 
     def close(self) -> None:
         if self._opened is not None:
@@ -96,7 +96,7 @@ class DirectoryWriter:
         path, found, wanted = change
         if (obstacle := change.obstacle) is not None:
             if obstacle:
-                self.left_out.append((path, obstacle))
+                self.left_out[path] = obstacle
             return False
         parent, _, name = path.rpartition("/")
         try:
@@ -107,13 +107,13 @@ class DirectoryWriter:
             else:
                 self._write(self._open(parent), name, found, wanted)
         except SnapshotCorruptError:
-            self.left_out.append((path, "damaged in the store"))
+            self.left_out[path] = "damaged in the store"
         except OSError as error:
             if error.errno in DISK_FULL_ERRNOS:
                 raise OutOfDiskError(
                     f"{path}: the disk is full during the restore (make room; the next snapshot or restore completes it)"
                 ) from error
-            self.left_out.append((path, _describe(error)))
+            self.left_out[path] = _describe(error)
         else:
             return True
         return False
