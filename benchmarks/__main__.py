@@ -21,6 +21,7 @@ from benchmarks.recorded_runs import HELP
 
 QUICK_OPTIONS = {
     "sandboxes": "--rounds 1 --files 600 --no-peers",
+    "live_directories": "--rounds 1 --files 600",
     "runtime": "--rounds 1 --steps 10 --long-steps 200 --longest-steps 400",
     "detection": "--rounds 1",
     "experiment": "--repeats 1 --limit 1 --rows 1000 --jobs 400",

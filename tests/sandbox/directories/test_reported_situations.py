@@ -258,7 +258,7 @@ def test_a_store_in_the_directory_is_not_saved(tmp_path: Path) -> None:
     assert sizes[1:] == [0, 0]
     restored = snapshots.restore(first.id)
     assert restored.changed == ("README",)
-    assert [each.id for each in snapshots.list()][0] == first.id
+    assert snapshots.list()[0] == first
     (directory / ".gitignore").write_text("nothing\n")
     assert snapshots.restore(first.id).removed == (".gitignore",)
     assert snapshots.verify() == ()
