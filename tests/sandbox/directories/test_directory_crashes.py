@@ -124,6 +124,8 @@ def test_another_restore_takes_the_place_of_an_interrupted_one(tree: Path) -> No
     assert run_child(restore) == signal.SIGKILL
     assert describe_tree(tree) != changed
     half = describe_tree(tree)
+    snapshots.prune(keep=[second.id])  # keeps both states of the interrupted restore, too
+    assert {first.id, second.id} < {each.id for each in snapshots.list()}
     restored = snapshots.restore(second.id)
     assert describe_tree(tree) == changed
     snapshots.take()
@@ -231,7 +233,6 @@ def test_a_link_put_in_the_place_of_a_directory_leads_nowhere(
 
         code = run_child(restore)
         assert describe_tree(outside) == before
-        assert (tree / exchanged).is_symlink() or number > 20 or not reached.exists() or code == 0
         if reached.exists():
             code = 1
         snapshots.restore(second.id)

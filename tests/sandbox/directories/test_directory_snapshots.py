@@ -104,6 +104,7 @@ def test_a_comparison_names_what_a_restore_does(tree: Path) -> None:
     assert {"empty", "package/deep/deeper/data.bin", "\\xff\\xfe name"} <= set(compared.created)
     assert len(snapshots.list()) == 1
     restored = snapshots.restore(first.id)
+    assert snapshots.list()[1].stored_bytes > 0  # the comparison has stored nothing
     assert compared == restored.model_copy(update={"before": None})
 
 
@@ -296,6 +297,18 @@ def test_other_file_systems_are_named_and_left_alone(tree: Path, tmp_path: Path)
         assert (below / "file").read_text() == "later"
         assert (same_disk / "file").read_text() == "outside"
         assert (tree / "nothing").read_text() == ""
+
+
+def test_a_file_system_that_is_not_listed_as_mounted_is_found_by_its_device(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a subvolume of btrfs, or one mounted since the list was read."""
+    (tmp_path / "mounts").touch()
+    monkeypatch.setattr(directory_reader, "_MOUNTS_FILE", tmp_path / "mounts")
+    (tree / "disk").mkdir()
+    with mount("-t", "tmpfs", "tmpfs", tree / "disk"):
+        taken = open_snapshots(tree).take()
+        assert [(each.path, each.reason) for each in taken.left_out] == [("disk", "another file system")]
 
 
 def test_a_change_right_after_a_snapshot_is_seen(tmp_path: Path) -> None:
