@@ -40,7 +40,7 @@ def make_repository(directory: Path) -> Path:
     (directory / "src").mkdir(parents=True)
     (directory / "src" / "code.py").write_text("one = 1\n")
     (directory / "README").write_text("read me\n")
-    run_git(directory, "init", "-q", "-b", "main")
+    run_git(directory, "init", "-q", "-b", "main", "--template=")
     run_git(directory, "add", "-A")
     run_git(directory, "commit", "-q", "-m", "base")
     return directory

@@ -19,9 +19,19 @@ from langgraph_takeover.sandbox import DirectorySnapshots, SandboxUnavailableErr
 from langgraph_takeover.sandbox.directories import directory_store
 
 from ..ordinary_user import make_user_directory, run_python_as_user
-from .saved_trees import describe_tree, open_snapshots
+from .saved_trees import describe_tree, make_repository, open_snapshots, run_git
 
-_EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.chmod", "os.utime", "open"}
+_EVENTS = {
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.symlink",
+    "os.chmod",
+    "os.utime",
+    "os.scandir",
+    "open",
+}
 
 
 @pytest.fixture
@@ -273,6 +283,38 @@ def test_what_changes_during_a_restore_is_kept_and_named(tree: Path) -> None:
     assert (tree / "first" / "0.txt").read_text() == "a person's edit\n"
     assert (tree / "second" / "new").read_text() == "a person's addition\n"
     assert not [path for path in (tree / "first").iterdir() if path.name.startswith(".takeover")]
+
+
+def test_git_may_work_between_any_two_steps_of_a_snapshot(tmp_path: Path) -> None:
+    """Whenever git commits and packs, the saved repository has each branch of before, and each object that it names."""
+    directory = make_repository(tmp_path / "tree")
+    run_git(directory, "branch", "other")
+    run_git(directory, "repack", "-q", "-a", "-d")
+    snapshots = open_snapshots(directory)
+    base, reached = snapshots.take(), tmp_path / "reached"
+    number = 0
+    while number == 0 or reached.exists():
+        number += 1
+        reached.unlink(missing_ok=True)
+
+        def work() -> None:
+            (directory / "src" / "code.py").write_text("two = 2\n")
+            run_git(directory, "commit", "-q", "-a", "-m", "second")
+            run_git(directory, "pack-refs", "--all")
+            reached.touch()
+
+        def take(number: int = number) -> None:
+            at_event(number, work)
+            snapshots.take(label="during")
+
+        assert run_child(take) == 0
+        taken = snapshots.list()[-1]
+        assert (taken.label, taken.left_out) == ("during", ())
+        snapshots.restore(taken.id)
+        run_git(directory, "fsck", "--strict", "--no-dangling")
+        assert run_git(directory, "branch", "--format=%(refname:short)").split() == ["main", "other"]
+        snapshots.restore(base.id)
+    assert number > 15
 
 
 _AS_USER = """

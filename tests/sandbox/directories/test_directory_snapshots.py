@@ -24,7 +24,7 @@ from langgraph_takeover.sandbox import (
 from langgraph_takeover.sandbox.directories import directory_reader, directory_store
 
 from ...conftest import fill_disk, mount, mount_small_disk, skip_missing
-from .saved_trees import describe_tree, make_repository, open_snapshots, run_git
+from .saved_trees import describe_tree, open_snapshots
 
 
 @pytest.fixture
@@ -364,43 +364,6 @@ def test_a_file_that_is_written_all_the_time_is_never_saved_half(tmp_path: Path)
             content = file.read_bytes()
             assert len(content) == 3_000_000
             assert len(set(content)) == 1
-
-
-def test_git_may_work_meanwhile(tmp_path: Path) -> None:
-    """Each snapshot of a repository in which git commits and packs is a sound repository."""
-    directory = make_repository(tmp_path / "tree")
-    stop = threading.Event()
-
-    def commit() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            (directory / "src" / "code.py").write_text(f"one = {number + 100}\n")
-            run_git(directory, "commit", "-q", "-a", "-m", str(number))
-            run_git(directory, "branch", f"b{number}")
-            run_git(directory, "pack-refs", "--all")
-            if number % 3 == 0:
-                run_git(directory, "repack", "-q", "-a", "-d")
-
-    worker = threading.Thread(target=commit)
-    worker.start()
-    try:
-        snapshots = open_snapshots(directory)
-        taken = [snapshots.take() for _ in range(12)]
-    finally:
-        stop.set()
-        worker.join()
-    assert len(run_git(directory, "branch").splitlines()) > 3
-    for each in taken:
-        snapshots.restore(each.id)
-        run_git(directory, "fsck", "--strict", "--no-dangling")
-        branches = run_git(directory, "branch", "--format=%(refname:short)").split()
-        assert (
-            int(run_git(directory, "log", "-1", "--format=%s").strip().replace("base", "0"))
-            >= len(branches) - 1
-        )
-        assert not list((directory / ".git").rglob("*.lock"))
-        run_git(directory, "add", "-A")
 
 
 def test_pruning_removes_snapshots_and_frees_the_disk(tree: Path) -> None:
