@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.sandbox import DirectorySnapshots, SandboxUnavailableError
-from langgraph_takeover.sandbox.directories import directory_store
+from langgraph_takeover.sandbox.directories import directory_reader, directory_store
 
 from ..ordinary_user import make_user_directory, run_python_as_user
 from .saved_trees import describe_tree, make_repository, open_snapshots, run_git
@@ -283,6 +283,23 @@ def test_what_changes_during_a_restore_is_kept_and_named(tree: Path) -> None:
     assert (tree / "first" / "0.txt").read_text() == "a person's edit\n"
     assert (tree / "second" / "new").read_text() == "a person's addition\n"
     assert not [path for path in (tree / "first").iterdir() if path.name.startswith(".takeover")]
+
+
+def test_a_file_whose_time_is_ahead_of_the_clock_is_read_each_time(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network file system whose server has another clock: a later change may get the same time."""
+    monkeypatch.setattr(directory_reader, "_COARSE_CLOCK", time.CLOCK_MONOTONIC)
+    snapshots = open_snapshots(tree)
+    snapshots.take()
+
+    def take() -> None:
+        opened = []
+        sys.addaudithook(lambda event, values: opened.append(values[0]) if event == "open" else None)
+        assert snapshots.take().stored_bytes == 0
+        assert opened.count("0.txt") == 2
+
+    assert run_child(take) == 0
 
 
 def test_git_may_work_between_any_two_steps_of_a_snapshot(tmp_path: Path) -> None:
