@@ -143,7 +143,8 @@ class DirectorySnapshots:
         with self._open() as (store, root):
             if unfinished := store.find_restore():
                 self._restore(store, root, unfinished)
-            return self._take(store, root, label)[0]
+            with store.change():
+                return self._take(store, root, label)[0]
 
     def list(self) -> tuple[DirectorySnapshot, ...]:
         """Return all snapshots, the oldest first, including those that restores have taken."""
@@ -202,25 +203,24 @@ class DirectorySnapshots:
     def _take(
         self, store: DirectoryStore, root: int, label: str
     ) -> tuple[DirectorySnapshot, SavedEntry, dict[str, str]]:
-        with store.change():
-            reader = self._make_reader(store, root)
-            entry = reader.read(root)
-            snapshot = DirectorySnapshot(
-                id=secrets.token_hex(8),
-                label=label,
-                created_at=datetime.now(UTC),
-                files=reader.files,
-                stored_bytes=store.added_bytes,
-                **_describe_left_out(reader.left_out),
-            )
-            store.add_snapshot(snapshot.id, snapshot.model_dump_json(), entry)
+        reader = self._make_reader(store, root)
+        entry = reader.read(root)
+        snapshot = DirectorySnapshot(
+            id=secrets.token_hex(8),
+            label=label,
+            created_at=datetime.now(UTC),
+            files=reader.files,
+            stored_bytes=store.added_bytes,
+            **_describe_left_out(reader.left_out),
+        )
+        store.add_snapshot(snapshot.id, snapshot.model_dump_json(), entry)
         return snapshot, entry, reader.left_out
 
     def _restore(self, store: DirectoryStore, root: int, snapshot_id: str) -> DirectoryChanges:
         wanted = store.read_root(snapshot_id)
-        before, found, left_out = self._take(store, root, f"before the restore of {snapshot_id}")
-        changes = list(plan_changes(store, found, wanted))
         with store.change():
+            before, found, left_out = self._take(store, root, f"before the restore of {snapshot_id}")
+            changes = list(plan_changes(store, found, wanted))
             store.begin_restore(snapshot_id, before.id)
         with contextlib.closing(DirectoryWriter(root, store)) as writer:
             made = [each for each in changes if writer.carry_out(each)]
