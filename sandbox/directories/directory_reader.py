@@ -60,7 +60,7 @@ State = tuple[int, int, int, int, int]
 """Mode, inode, size, time of the last modification and of the last change of one name; all zeros for none."""
 
 
-class Listing(NamedTuple):
+class NameStates(NamedTuple):
     """The names in a directory, in any order, with their states. It must be fast: it is made anew for each snapshot."""
 
     names: list[str]
@@ -72,7 +72,7 @@ class Listing(NamedTuple):
         return os.fsencode("\0".join(self.names)), array("Q", self.numbers).tobytes()
 
     @classmethod
-    def unpack(cls, names: bytes, numbers: bytes) -> Listing:
+    def unpack(cls, names: bytes, numbers: bytes) -> NameStates:
         return cls(os.fsdecode(names).split("\0"), array("Q", numbers).tolist())
 
     def states(self) -> Iterator[tuple[str, State]]:
@@ -158,7 +158,9 @@ class DirectoryReader:
         self.left_out |= {_join(path, name): reason for name, reason in json.loads(seen.left_out).items()}
         return seen.tree
 
-    def _see(self, listing: Listing, children: str, entries: dict[str, SavedEntry | None]) -> SeenDirectory:
+    def _see(
+        self, listing: NameStates, children: str, entries: dict[str, SavedEntry | None]
+    ) -> SeenDirectory:
         """Save the tree of a directory; return what the next snapshot needs to know of it."""
         found = {name: entry for name, entry in entries.items() if entry is not None}
         unsaved = {name: each.content for name, each in found.items() if each.kind == "unsaved"}
@@ -168,9 +170,9 @@ class DirectoryReader:
             *listing.pack(), children, self._store.add_tree(found), files, json.dumps(left_out)
         )
 
-    def _list_names(self, directory: int, path: str) -> tuple[Listing, set[str]]:
+    def _list_names(self, directory: int, path: str) -> tuple[NameStates, set[str]]:
         """List the names in an open directory, and the directories that are not excluded."""
-        listing = Listing([], [])
+        listing = NameStates([], [])
         names, numbers = listing
         directories = set()
         exclusions = self._exclusions
@@ -216,9 +218,9 @@ class DirectoryReader:
         finally:
             os.close(directory)
 
-    def _read_names(self, directory: int, path: str, listing: Listing, seen: SeenDirectory | None) -> Tree:
+    def _read_names(self, directory: int, path: str, listing: NameStates, seen: SeenDirectory | None) -> Tree:
         """Save what is no directory and has another state than before; replace the state by that of the saved content."""
-        known = dict(Listing.unpack(seen.names, seen.states).states()) if seen else {}
+        known = dict(NameStates.unpack(seen.names, seen.states).states()) if seen else {}
         before = self._store.read_tree(seen.tree) if seen else {}
         entries: Tree = {}
         for number, (name, state) in enumerate([*listing.states()]):
