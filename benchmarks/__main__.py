@@ -23,6 +23,7 @@ QUICK_OPTIONS = {
     "sandboxes": "--rounds 1 --files 600 --no-peers",
     "live_directories": "--rounds 1 --files 600",
     "runtime": "--rounds 1 --steps 10 --long-steps 200 --longest-steps 400",
+    "snapshot_overhead": "--rounds 1 --steps 4 --files 200",
     "detection": "--rounds 1",
     "experiment": "--repeats 1 --limit 1 --rows 1000 --jobs 400",
     "report_cost": "--rounds 1 --takeovers 24 --few 8",
@@ -35,8 +36,8 @@ QUICK_OPTIONS = {
     "time_shares": "--steps 20 --snapshots 2 --files 200",
 }
 """The options of each benchmark in a quick run; a full run uses its defaults."""
-_WITH_PEERS = ("sandboxes", "runtime")
-_WITH_TRACES = ("detection", "report_cost")
+_WITH_PEERS = ("sandboxes", "runtime", "snapshot_overhead")
+_WITH_TRACES = ("snapshot_overhead", "detection", "report_cost")
 FAILED, GOAL_MISSED, INTERRUPTED = 1, 3, 130
 _EPILOG = """Examples:
 

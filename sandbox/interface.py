@@ -116,6 +116,7 @@ class ProgramMount(Frozen):
 
 
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", "node_modules/.cache")
+"""Directories that tools fill by themselves: `node_modules/.cache` is the name below one parent only."""
 
 
 class SandboxSpec(Frozen):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from langgraph_takeover.base.values import Frozen
-from langgraph_takeover.sandbox.changes.change_report import GENERATED_DIRECTORIES
 from langgraph_takeover.sandbox.directories.directory_reader import (
     DirectoryReader,
     Exclusions,
@@ -24,12 +23,9 @@ from langgraph_takeover.sandbox.directories.directory_writer import (
     PlannedChange,
     plan_changes,
 )
-from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import CACHES, SandboxUnavailableError
 from langgraph_takeover.sandbox.repository import MAX_LEFT_OUT, LeftOut
 from langgraph_takeover.sandbox.shell import escape_non_utf8
-
-CACHE_NAMES = (GENERATED_DIRECTORIES - {"node_modules"}) | {"node_modules/.cache"}
-"""Directories that snapshots skip by default, because tools fill them again."""
 
 
 class DirectorySnapshot(Frozen):
@@ -120,7 +116,7 @@ class DirectorySnapshots:
         directory: Path,
         *,
         store: Path,
-        ignored_names: Collection[str] = CACHE_NAMES,
+        ignored_names: Collection[str] = CACHES,
         ignore_with_git: bool = False,
         max_file_bytes: int = 1024**3,
     ) -> None:
