@@ -283,7 +283,7 @@ class Session:
 
     def _enter_state(self, state_id: str, task: TaskBrief | None) -> Sandbox:
         self._require_state(state_id)
-        self._require_saved()
+        self._require_saved(state_id)
         if state_id == self._state_id:
             return self._sandbox_manager.sandbox()
         self.pending.wait()
@@ -504,7 +504,7 @@ class Session:
         *,
         is_deferred: bool = False,
     ) -> tuple[ResultT, str]:
-        self._require_saved()
+        self._require_saved(state_id)
         result = None
         if effect == "nothing":
             result = self._run_operation(operation, self.enter_state(state_id, task))
@@ -539,12 +539,14 @@ class Session:
         effects.end(self.lease, key, after, result.model_dump_json(), move)
         return result, after
 
-    def _require_saved(self) -> None:
-        """Wait until the state of this sandbox's last act is durable. Raises what saving it raised."""
+    def _require_saved(self, state_id: str) -> None:
+        """Wait until the state that the sandbox is in is durable. If it is wanted, raise what saving it raised."""
         saving, self._saving = self._saving, None
         if saving is not None and (error := saving.exception()) is not None:
+            is_wanted = state_id == self._state_id
             self.close_sandbox()
-            raise error
+            if is_wanted:
+                raise error
 
     def record_call(
         self, key: EffectKey, state_before: str, state_after: str, result: str, *, name: str | None = None

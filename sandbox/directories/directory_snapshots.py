@@ -40,7 +40,7 @@ class DirectorySnapshot(Frozen):
         >>> from langgraph_takeover.sandbox import DirectorySnapshots
         >>> checkout = Path("checkout")
         >>> checkout.mkdir()
-        >>> _ = (checkout / "notes.txt").write_text("first")
+        >>> _ = (checkout / "notes").write_text("first")
         >>> snapshot = DirectorySnapshots(checkout, store=Path("snapshots")).take()
         >>> snapshot.files, snapshot.left_out
         (1, ())
@@ -69,9 +69,9 @@ class DirectoryChanges(Frozen):
         >>> checkout.mkdir()
         >>> snapshots = DirectorySnapshots(checkout, store=Path("snapshots"))
         >>> empty = snapshots.take()
-        >>> _ = (checkout / "notes.txt").write_text("first")
+        >>> _ = (checkout / "notes").write_text("first")
         >>> snapshots.compare(empty.id).removed
-        ('notes.txt',)
+        ('notes',)
     """
 
     created: tuple[str, ...] = ()
@@ -99,14 +99,14 @@ class DirectorySnapshots:
     Example:
         >>> from pathlib import Path
         >>> from langgraph_takeover.sandbox import DirectorySnapshots
-        >>> notes = Path("checkout/notes.txt")
+        >>> notes = Path("checkout/notes")
         >>> notes.parent.mkdir()
         >>> _ = notes.write_text("first")
         >>> snapshots = DirectorySnapshots(notes.parent, store=Path("snapshots"))
         >>> first = snapshots.take(label="before the agent")
         >>> notes.unlink()
         >>> snapshots.restore(first.id).created
-        ('notes.txt',)
+        ('notes',)
         >>> notes.read_text()
         'first'
     """
