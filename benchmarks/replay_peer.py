@@ -3,13 +3,14 @@
     python replay_peer.py (mini-swe-agent|swe-rex) COMMANDS TRAJECTORY
 
 COMMANDS is a JSON list of shell commands, which run in the current directory. Prints a JSON list: the seconds of each
-step without its model. For mini-swe-agent that includes saving its trajectory. This script imports nothing from this
-project.
+step without its model. For mini-swe-agent that includes saving its trajectory; of SWE-ReX, steps that it could not run
+are left out. This script imports nothing from this project.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -59,12 +60,16 @@ async def time_swerex(commands: list[str]) -> list[float]:
     await deployment.start()
     steps = []
     try:
-        await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
-        for command in commands:
+        for number, command in enumerate(commands):
+            name = f"session-{number}"  # one that a command has broken is of no use to the next
+            await deployment.runtime.create_session(
+                CreateBashSessionRequest(startup_timeout=10, session=name)
+            )
             begun = time.perf_counter()
-            action = BashAction(command=command, timeout=_TIMEOUT_S, check="silent")
-            await deployment.runtime.run_in_session(action)
-            steps.append(time.perf_counter() - begun)
+            action = BashAction(command=command, timeout=_TIMEOUT_S, check="silent", session=name)
+            with contextlib.suppress(Exception):  # it cannot run every command
+                await deployment.runtime.run_in_session(action)
+                steps.append(time.perf_counter() - begun)
     finally:
         await deployment.stop()
     return steps

@@ -148,7 +148,7 @@ def main(
     traces: Traces = None,
     steps: Annotated[int, typer.Option(min=3, help="Commands of each run.")] = 16,
     files: Files = FILES,
-    rounds: Rounds = 2,
+    rounds: Rounds = 1,
     peer_python: Annotated[
         str,
         typer.Option(
