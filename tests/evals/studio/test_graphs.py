@@ -242,7 +242,9 @@ def test_every_checkpoint_has_a_sandbox_state(studio: Studio, default_run: tuple
     assert history[-2]["next"] == ["begin"]
     started = history[:-2]
     assert all(each["values"]["sandbox_state"] for each in started)
-    assert len({each["values"]["sandbox_state"] for each in started}) > 5
+    assert (
+        len({each["values"]["sandbox_state"] for each in started}) > 3
+    )  # steps that only look change nothing
     lengths = [len(each["values"]["messages"]) for each in started]
     assert lengths == sorted(lengths, reverse=True)
 

@@ -87,6 +87,7 @@ def kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_restore_killed_at_any_step_is_finished_by_the_next_call(tree: Path) -> None:
     snapshots = open_snapshots(tree)
     first, before = snapshots.take(), describe_tree(tree)
@@ -145,7 +146,7 @@ def test_another_restore_takes_the_place_of_an_interrupted_one(tree: Path) -> No
     assert describe_tree(tree) == half
 
 
-@pytest.mark.parametrize("operation", ["take", "prune"])
+@pytest.mark.parametrize("operation", ["take", pytest.param("prune", marks=pytest.mark.slow)])
 def test_kills_leave_a_sound_store(tree: Path, operation: str) -> None:
     snapshots = open_snapshots(tree)
     rng = random.Random(3)
@@ -216,7 +217,10 @@ def _exchange_for_link(directory: Path, outside: Path) -> None:
     directory.symlink_to(outside)
 
 
-@pytest.mark.parametrize("exchanged", ["first", "second", "second/third", "link"])
+@pytest.mark.parametrize(
+    "exchanged",
+    ["first", "link", *(pytest.param(each, marks=pytest.mark.slow) for each in ("second", "second/third"))],
+)
 def test_a_link_put_in_the_place_of_a_directory_leads_nowhere(
     tree: Path, tmp_path: Path, exchanged: str
 ) -> None:
@@ -302,6 +306,7 @@ def test_a_file_whose_time_is_ahead_of_the_clock_is_read_each_time(
     assert run_child(take) == 0
 
 
+@pytest.mark.slow
 def test_git_may_work_between_any_two_steps_of_a_snapshot(tmp_path: Path) -> None:
     """Whenever git commits and packs, the saved repository has each branch of before, and each object that it names."""
     directory = make_repository(tmp_path / "tree")
