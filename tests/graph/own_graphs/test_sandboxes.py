@@ -523,14 +523,14 @@ def test_two_processes_take_turns(bench: RunHarness, tmp_path: Path) -> None:
 
 
 def test_a_killed_server_loses_nothing_and_leaves_nothing(bench: RunHarness, tmp_path: Path) -> None:
-    saver = tmp_path / "chats.sqlite"
+    saver, earlier = tmp_path / "chats.sqlite", {each.name for each in list_runs()}
     with serving(bench, saver) as server:
         for thread in ("ann", "ben"):
             send(server, thread, "1")
             assert json.loads(receive(server)) == ["1"]
         send(server, "ann", "hold")
         assert receive(server) == "holds"
-        owners = {each.name for each in list_runs()}
+        owners = {each.name for each in list_runs()} - earlier
         assert len(owners) == 2
         server.send_signal(signal.SIGKILL)
         server.wait()
@@ -551,11 +551,7 @@ def test_many_threads_survive_kills(postgres_database: str, tmp_path: Path) -> N
 
 
 def list_runs() -> list[Path]:
-    return [
-        each
-        for each in (Path(os.environ["TAKEOVER_HOME"]) / "runs").iterdir()
-        if each.name.startswith("test-agent.")
-    ]
+    return list((Path(os.environ["TAKEOVER_HOME"]) / "runs").glob("test-agent.*"))
 
 
 def test_a_cancelled_run_ends_the_command_of_a_synchronous_node(sandboxes: Sandboxes) -> None:
