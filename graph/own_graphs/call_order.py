@@ -249,7 +249,6 @@ class CallOrder:
                 operate,
                 _StoredCall.model_validate_json,
                 effect,
-                is_deferred=True,
             )
             self._load_entries(step).append(_Entry(stored, after))
             call.ran += 1

@@ -47,7 +47,8 @@ class SavedFiles:
         try:
             with open_safely(stack.layers[0], "") as top:
                 found: _Signatures = {}
-                self._scan(top, "", found, LayerLookup(LayerStack(*stack.layers[1:])), stack.opaque_attribute)
+                below = LayerStack(*stack.layers[1:], opaque_attribute=stack.opaque_attribute)
+                self._scan(top, "", found, LayerLookup(below), stack.opaque_attribute)
                 return found
         except OSError:  # a name that came and went, or a directory that its owner cannot list
             return None
