@@ -157,9 +157,8 @@ def _settle_first(node: Node) -> Node:
 
     @wraps(node)
     def run(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState | NodeSteps:
-        if isinstance(
-            runtime.context, AgentContext
-        ):  # not in a served graph, whose node makes its own context
+        # A served graph's node makes its own context.
+        if isinstance(runtime.context, AgentContext):
             runtime.context.session.settle()
         return node(state, runtime)
 
