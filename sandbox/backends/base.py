@@ -97,6 +97,9 @@ class Backend(Protocol):
     def layers(self) -> LayerStack | None:
         """The sandbox's files as directories of this host, the top layer first; None if they are not."""
 
+    def saved_layers(self) -> LayerStack | None:
+        """The same for the last snapshot, or for the start; None if they are not."""
+
     def open_shell(self) -> Channel:
         """Start one more bash inside."""
 
@@ -129,12 +132,13 @@ class Backend(Protocol):
         """Whether only waiting shells run inside, so that a snapshot may replace them."""
 
     def begin_snapshot(
-        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool, saved: SavedFiles
     ) -> Callable[[str], Snapshot]:
         """Save the files as they are; the returned function makes the snapshot durable and may take its time.
 
-        It is called with the state of the agent's shell. An idle sandbox may have other layers afterwards, which new
-        shells see. The old shells remain, for their state, until the returned function has killed them.
+        It is called with the state of the agent's shell. `saved` has just remembered the files; a back end that stops
+        what runs inside lets it remember them again. An idle sandbox may have other layers afterwards, which new shells
+        see. The old shells remain, for their state, until the returned function has killed them.
         """
 
     def close(self) -> None: ...
@@ -325,10 +329,8 @@ class BackendSandbox:
     def read_layers(
         self, paths: Sequence[str], max_bytes: int, *, earlier: bool = False
     ) -> dict[str, FileVersion]:
-        """Return files as they are in the layers; with `earlier`, below the top one. Empty without layers."""
-        stack = self._backend.layers()
-        if stack is not None and earlier:
-            stack = LayerStack(*stack.layers[1:], opaque_attribute=stack.opaque_attribute)
+        """Return files as they are in the layers; with `earlier`, as the last snapshot has them. Empty without layers."""
+        stack = self._backend.saved_layers() if earlier else self._backend.layers()
         if stack is None or not stack.layers:
             return {}
         return read_layer_files(stack, self._backend.mounts, self.workspace, paths, max_bytes)
@@ -376,21 +378,23 @@ class BackendSandbox:
 
     def _begin_snapshot(self, store: Path, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
         """Save the state as it is; the returned function makes the snapshot durable."""
-        before = self._backend.layers()
-        self._saved_files.remember(before)
-        at_rest = self._backend.is_idle()
-        state = self._agent_shell.request_state()
+        # A shell that the agent broke loses its state; the snapshot is taken all the same. A trap of the agent's may
+        # start programs while the shell prints its state.
+        state = self._agent_shell.request_state()(_STATE_TIMEOUT_S)
+        shell_state = state or _make_minimal_shell_state(self._agent_shell.cwd)
+        before, at_rest = self._backend.layers(), self._backend.is_idle()
+        self._saved_files.remember(before, waits=at_rest)
         try:
             with ownership.translate_disk_errors():
-                keep = self._backend.begin_snapshot(store, labels, is_idle=at_rest)
+                keep = self._backend.begin_snapshot(store, labels, is_idle=at_rest, saved=self._saved_files)
             after = self._backend.layers()
             moved = before is not None and after is not None and after.layers != before.layers
             if moved:
                 self._saved_files.remember(after)
             successor = self._prepare_shell() if moved else None
-        finally:
-            # A shell that the agent broke loses its state; the snapshot is taken all the same.
-            shell_state = state(_STATE_TIMEOUT_S) or _make_minimal_shell_state(self._agent_shell.cwd)
+        except BaseException:
+            self._saved_files.forget()
+            raise
         old: tuple[Shell | RuntimeShell, ...] = ()
         if successor is not None and after is not None:
             old = (self._agent_shell, self._runtime_shell)
@@ -403,6 +407,9 @@ class BackendSandbox:
             try:
                 with ownership.translate_disk_errors():
                     return keep(shell_state.to_json())
+            except BaseException:
+                self._saved_files.forget()
+                raise
             finally:
                 for shell in old:
                     shell.close()

@@ -21,6 +21,7 @@ from langgraph_takeover.sandbox.backends.processes import pause_processes
 from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.changes.file_access import find_unsaved_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.saved_files import SavedFiles
 from langgraph_takeover.sandbox.docker_client import (
     WAIT_COMMAND,
     attach_lifetime,
@@ -225,6 +226,10 @@ class DockerBackend:
             else None
         )
 
+    def saved_layers(self) -> LayerStack | None:
+        stack = self.layers()
+        return stack and LayerStack(*stack.layers[1:], opaque_attribute=stack.opaque_attribute)
+
     def list_unsaved_files(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> tuple[str, ...]:
         return find_unsaved_files(runtime_shell, ("/dev", "/dev/shm"))
 
@@ -283,7 +288,7 @@ class DockerBackend:
         return False
 
     def begin_snapshot(
-        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool, saved: SavedFiles
     ) -> Callable[[str], Snapshot]:
         if self._layer_directories is not None and self._spec.snapshots != "commit":
             finish = self._archive_layer(self._layer_directories[0], store)

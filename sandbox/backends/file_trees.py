@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple, Protocol
 from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.saved_files import LayerSignatures, SavedFiles
 from langgraph_takeover.sandbox.interface import (
     BackendName,
     OutOfDiskError,
@@ -24,10 +26,20 @@ from langgraph_takeover.sandbox.isolation.limits import bytes_used
 from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader, archive_writer, bases, images
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, Base
+from langgraph_takeover.sandbox.snapshots.layer_copies import (
+    LayerChanges,
+    copy_changes,
+    find_changes,
+    merge_layers,
+)
 from langgraph_takeover.sandbox.untrusted_trees import remove_on_failure, remove_tree
 
 _DIFF_DIRECTORY = "diff"
 _DIFF_TARBALL = "diff.tar"
+_MAX_COPIED_NAMES, _MAX_COPIED_BYTES = 256, 4 << 20
+"""Of an idle sandbox, more is not copied. Copying as much takes about as long as replacing the layers."""
+_MAX_COPIES = 16
+"""That many copies are merged into one, so that few layers are to be stacked."""
 
 PauseProcesses = Callable[[], contextlib.AbstractContextManager[None]]
 SavedDigests = tuple[str, str]
@@ -52,25 +64,37 @@ class FileTree(Protocol):
 
     def layers(self) -> LayerStack: ...
 
+    def saved_layers(self) -> LayerStack:
+        """The files of the last snapshot, or of the start."""
+
     def own_layers(self) -> tuple[Path, ...]:
         """The directories that this sandbox has written since its start, the current one first."""
 
     def begin_snapshot(
-        self, store: Path, *, is_idle: bool, pause: PauseProcesses
+        self,
+        store: Path,
+        *,
+        is_idle: bool,
+        pause: PauseProcesses,
+        saved: SavedFiles,
+        has_mapped_files: Callable[[], bool] = bool,
     ) -> Callable[[], SavedDigests]:
         """Save the files; the returned function stores the result in `store` while the sandbox continues.
 
-        It also ends the namespaces of the old layers. `is_idle` means that only waiting shells run inside; otherwise
-        `pause` stops everything while files are read.
+        It also ends the namespaces of layers that were replaced. `is_idle` means that only waiting shells run inside;
+        otherwise `pause` stops everything while files are read. `saved` remembers what is saved; `has_mapped_files`
+        says whether something inside may write to files without changing their times.
         """
 
     def close(self) -> None: ...
 
 
 class OverlayTree:
-    """Layers mounted over a base. A snapshot turns the top layer into the newest lower layer.
+    """Layers mounted over a base.
 
-    This takes the same time however many files changed, and a successor needs no copy either.
+    A snapshot copies what has changed in the top layer since the last one to a layer of its own. If that is much, and
+    nothing runs inside, the top layer itself becomes the newest lower layer: this takes the same time however many files
+    changed. A successor needs no copy in either case.
     """
 
     is_layered = True
@@ -83,6 +107,9 @@ class OverlayTree:
         self.root = overlay.merged_directory()
         self._old_namespaces: list[overlay.NamespaceHolder] = []
         self._own_lowers: tuple[Path, ...] = ()
+        self._copies: tuple[Path, ...] = ()
+        self._copied: LayerSignatures | None = {}
+        """What the top layer had when it was last copied; None if that is not known."""
         self._mount(lowers)
 
     def entry_command(self) -> list[str]:
@@ -94,32 +121,93 @@ class OverlayTree:
     def own_layers(self) -> tuple[Path, ...]:
         return (self._directory / _DIFF_DIRECTORY, *self._own_lowers)
 
+    def saved_layers(self) -> LayerStack:
+        return LayerStack(*self._copies, *self._lowers, self.base.tree)
+
     def begin_snapshot(
-        self, store: Path, *, is_idle: bool, pause: PauseProcesses
+        self,
+        store: Path,
+        *,
+        is_idle: bool,
+        pause: PauseProcesses,
+        saved: SavedFiles,
+        has_mapped_files: Callable[[], bool] = bool,
     ) -> Callable[[], SavedDigests]:
-        keeper = self.namespaces
-        if not is_idle:
-            # Running processes keep their files: the top layer stays in place and is copied.
-            work_directory, lowers = (
-                _pack_live_directory(self._directory / _DIFF_DIRECTORY, self._owner, keeper, pause),
-                self._lowers,
+        if len(self._copies) >= _MAX_COPIES:
+            self._copies = self._merge(self._copies)
+        if is_idle:
+            return self._copy_few_changes(saved, store) or self._replace_top_layer(store)
+        # Running processes keep their files: the top layer stays in place.
+        with pause():
+            saved.remember(self.layers())
+            if saved.signatures is None:
+                return self._copy_with_rights_inside(store)
+            is_certain = not has_mapped_files()
+            earlier = self._copied if is_certain and self._can_stack_copy() else None
+            self._copy(
+                saved.signatures, find_changes(earlier or {}, saved.signatures), is_whole=earlier is None
             )
-            return lambda: self._save((_unpack_live_directory(work_directory, keeper), *lowers), store)
-        layers = (self._directory / _DIFF_DIRECTORY, *self._lowers)
-        if len(layers) < overlay.MAX_LAYERS and not self._exceeds_limit():
-            own = self.own_layers()
-            self._mount(layers)
-            self._own_lowers = own
-            self._old_namespaces.append(keeper)
-            return lambda: self._save(layers, store, keeper)
-        # An archive holds the merged layers, so it is the only layer to continue with.
-        with pause():  # the shell's own traps may start programs that still write
-            kept = self._save(layers, store)
-        merged = _unpack_archive(store / archive_name(kept[1]), *kept, self._owner)
-        self._mount((merged,))
-        self._own_lowers = (merged,)
+        if not is_certain:
+            self._copied = None
+            saved.forget()
+        return self._make_finish(store)
+
+    def _copy_few_changes(self, saved: SavedFiles, store: Path) -> Callable[[], SavedDigests] | None:
+        """Copy the changes since the last snapshot; None if they are too many, or not known."""
+        now = saved.signatures
+        if now is None or self._copied is None or len(now) > _MAX_COPIED_NAMES or not self._can_stack_copy():
+            return None
+        changes = find_changes(self._copied, now)
+        if changes.size > _MAX_COPIED_BYTES:
+            return None
+        self._copy(now, changes, is_whole=False)
+        return self._make_finish(store)
+
+    def _can_stack_copy(self) -> bool:
+        return len(self._copies) + len(self._lowers) < overlay.MAX_LAYERS - 1
+
+    def _copy(self, now: LayerSignatures, changes: LayerChanges, *, is_whole: bool) -> None:
+        """Save changes as the newest copy; with `is_whole`, as the only one. On failure, nothing has changed."""
+        copies = () if is_whole else self._copies
+        if changes.entries or not (*copies, *self._lowers):
+            work_directory = overlay.create_layer_directory(self._owner)
+            with remove_on_failure(work_directory):
+                copy_changes(self._directory / _DIFF_DIRECTORY, changes, work_directory / _DIFF_DIRECTORY)
+            copies = (work_directory / _DIFF_DIRECTORY, *copies)
+        self._copies, self._copied = copies, now
+
+    def _make_finish(self, store: Path) -> Callable[[], SavedDigests]:
+        layers = (*self._copies, *self._lowers)
+        return lambda: self._save(layers, store)
+
+    def _copy_with_rights_inside(self, store: Path) -> Callable[[], SavedDigests]:
+        """Copy the top layer as the sandbox's own root, who can read what this user cannot."""
+        keeper, lowers = self.namespaces, self._lowers
+        work_directory = _pack_live_directory(
+            self._directory / _DIFF_DIRECTORY, self._owner, keeper, contextlib.nullcontext
+        )
+        self._copied = None
+        return lambda: self._save((_unpack_live_directory(work_directory, keeper), *lowers), store)
+
+    def _replace_top_layer(self, store: Path) -> Callable[[], SavedDigests]:
+        keeper = self.namespaces
+        own, restored = self._own_lowers, self._lowers[len(self._own_lowers) :]
+        if len(self._lowers) >= overlay.MAX_LAYERS - 1 or self._exceeds_limit():
+            own, restored = self._merge(own), self._merge(restored)
+        own = (self._directory / _DIFF_DIRECTORY, *own)
+        self._mount((*own, *restored))
+        self._own_lowers = own
         self._old_namespaces.append(keeper)
-        return lambda: kept
+        return lambda: self._save((*own, *restored), store, keeper)
+
+    def _merge(self, layers: tuple[Path, ...]) -> tuple[Path, ...]:
+        """Merge layers that nothing writes to; at most one is left."""
+        if len(layers) < 2:
+            return layers
+        work_directory = overlay.create_layer_directory(self._owner)
+        with remove_on_failure(work_directory):
+            merge_layers(layers, work_directory / _DIFF_DIRECTORY)
+        return (work_directory / _DIFF_DIRECTORY,)
 
     def _exceeds_limit(self) -> bool:
         """Whether layers that hide each other's files take more disk space than the sandbox may use."""
@@ -136,6 +224,7 @@ class OverlayTree:
         with remove_on_failure(work_directory):
             self.namespaces = overlay.NamespaceHolder(work_directory, (*lowers, self.base.tree))
         self._directory, self._lowers = work_directory, lowers
+        self._copies, self._copied = (), {}
 
     def _save(
         self, layers: tuple[Path, ...], store: Path, old_namespaces: overlay.NamespaceHolder | None = None
@@ -176,11 +265,20 @@ class CopiedTree:
     def layers(self) -> LayerStack:
         return LayerStack(self.root)
 
+    def saved_layers(self) -> LayerStack:
+        return LayerStack()
+
     def own_layers(self) -> tuple[Path, ...]:
         return (self.root,)
 
     def begin_snapshot(
-        self, store: Path, *, is_idle: bool, pause: PauseProcesses
+        self,
+        store: Path,
+        *,
+        is_idle: bool,
+        pause: PauseProcesses,
+        saved: SavedFiles,
+        has_mapped_files: Callable[[], bool] = bool,
     ) -> Callable[[], SavedDigests]:
         work_directory = _pack_live_directory(self.root, self._owner, self.namespaces, pause)
         return lambda: self._save(_unpack_live_directory(work_directory, self.namespaces), store)
@@ -336,7 +434,7 @@ class _CachedLayers(NamedTuple):
 def _cache_layers(owner: str, digest: str, archive_path: Path, layers: tuple[Path, ...]) -> None:
     live = _CachedLayers(tuple(map(str, layers)), _identify_file(archive_path))
     path = ownership.runs_directory() / owner / f"{digest}.json"
-    partial = layers[0].parent / "live.json"
+    partial = path.with_name(f".{secrets.token_hex(8)}.json")
     partial.write_text(json.dumps(live._asdict()))
     partial.replace(path)
 

@@ -20,12 +20,14 @@ from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, mounted_
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
     find_descendants,
+    has_mapped_files,
     is_dead,
     kill_until_none,
     pause_processes,
 )
 from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.saved_files import SavedFiles
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import cgroups, namespaces, seccomp
 from langgraph_takeover.sandbox.isolation.freezer import EarlierProcesses
@@ -115,6 +117,9 @@ class HostBackend:
     def layers(self) -> LayerStack:
         return self._tree.layers()
 
+    def saved_layers(self) -> LayerStack:
+        return self._tree.saved_layers()
+
     def open_shell(self) -> PipeChannel:
         spec, root = self._spec, self._programs.mount()
         program, calls = find_bubblewrap(), seccomp.open_filter_file()
@@ -195,16 +200,25 @@ class HostBackend:
         return self._has_only_idle_shells() and self._group.process_ids() <= self._list_shell_processes()
 
     def begin_snapshot(
-        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool, saved: SavedFiles
     ) -> Callable[[str], Snapshot]:
-        inside = self._observed_processes
-        finish = self._tree.begin_snapshot(store, is_idle=is_idle, pause=self._pause_processes)
+        inside, namespaces_before = self._observed_processes, self._tree.namespaces
+        finish = self._tree.begin_snapshot(
+            store,
+            is_idle=is_idle,
+            pause=self._pause_processes,
+            saved=saved,
+            has_mapped_files=self._has_mapped_files,
+        )
 
-        def finish_idle() -> file_trees.SavedDigests:
+        def finish_replaced() -> file_trees.SavedDigests:
             _kill_namespaces(inside)
             return finish()
 
-        return file_trees.make_snapshot_builder("host", self.workspace, finish_idle if is_idle else finish)
+        is_replaced = self._tree.namespaces is not namespaces_before
+        return file_trees.make_snapshot_builder(
+            "host", self.workspace, finish_replaced if is_replaced else finish
+        )
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # a failed start leaves nothing behind
@@ -241,6 +255,9 @@ class HostBackend:
                 self._list_shell_processes()
             )  # from time to time, because new processes appear
         return sum(map(bytes_used, self._tree.own_layers())) + bytes_unlinked(self._list_process_ids())
+
+    def _has_mapped_files(self) -> bool:
+        return any(map(has_mapped_files, self._list_process_ids()))
 
     def _list_process_ids(self) -> set[int]:
         if self._group is not None:

@@ -22,6 +22,7 @@ from langgraph_takeover.sandbox.backends.processes import (
 )
 from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.saved_files import SavedFiles
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import namespaces
 from langgraph_takeover.sandbox.isolation.freezer import EarlierProcesses
@@ -48,6 +49,9 @@ class ProcessBackend:
 
     def layers(self) -> LayerStack:
         return self._tree.layers()
+
+    def saved_layers(self) -> LayerStack:
+        return self._tree.saved_layers()
 
     def open_shell(self) -> PipeChannel:
         env = build_environment(f"{sys.base_prefix}/bin:{os.defpath}", str(self._home))
@@ -80,10 +84,10 @@ class ProcessBackend:
         return False
 
     def begin_snapshot(
-        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool, saved: SavedFiles
     ) -> Callable[[str], Snapshot]:
         finish = self._tree.begin_snapshot(
-            store, is_idle=is_idle, pause=lambda: pause_processes(self._list_processes)
+            store, is_idle=is_idle, pause=lambda: pause_processes(self._list_processes), saved=saved
         )
         return file_trees.make_snapshot_builder("process", self.workspace, finish)
 

@@ -25,6 +25,7 @@ _KERNEL_THREADS = 2
 """The parent of all kernel threads."""
 _EXIT_WAIT_S = 0.3
 _END_S = 5.0
+_MEMORY_PATHS = (b"/dev/", b"/memfd:", b"/SYSV")
 _CHILDREN_FILE = Path("/proc/thread-self/children")
 
 
@@ -177,6 +178,24 @@ def send_signal(processes: Collection[psutil.Process], number: signal.Signals) -
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
+
+
+def has_mapped_files(pid: int) -> bool:
+    """Whether a process can write to a file through its memory, which does not always change the file's times.
+
+    Memory that is shared without a file looks the same only if it is below /dev or has no path.
+    """
+    try:
+        with Path(f"/proc/{pid}/maps").open("rb") as lines:
+            return any(map(_is_mapped_file, lines))
+    except OSError:  # it has ended, which also ends its mappings
+        return False
+
+
+def _is_mapped_file(line: bytes) -> bool:
+    _, permissions, _, _, inode, *path = line.split(None, 5)
+    is_shared = permissions.endswith(b"s") and b"w" in permissions
+    return is_shared and inode != b"0" and not b"".join(path).startswith(_MEMORY_PATHS)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def _merge_layers(
             with ExitStack() as stack:
                 for item in takewhile(lambda each: each.is_directory, named[below]):
                     stack.enter_context(item.make_readable())
-                found, cut = _list_directory_parts(named[below])
+                found, cut = list_directory_parts(named[below])
                 covers = cut and not hidden and _is_directory(base, below)
                 yield Difference(below, "opaque" if covers else "directory", first)
                 yield from _merge_layers(below, found, base, hidden=hidden or cut)
@@ -70,7 +70,7 @@ def _merge_layers(
             yield Difference(below, kind, first)
 
 
-def _list_directory_parts(items: list[LayerEntry]) -> tuple[tuple[LayerEntry, ...], bool]:
+def list_directory_parts(items: list[LayerEntry]) -> tuple[tuple[LayerEntry, ...], bool]:
     """Return the layers' parts of one directory, down to one that hides the rest, and whether one does."""
     parts: list[LayerEntry] = []
     for item in items:
