@@ -254,7 +254,8 @@ class Sandbox(Protocol):
         """Listen on 127.0.0.1 inside, in the network of the agent's shell; the caller accepts and closes.
 
         Only programs of that shell can connect. On `host` each shell has a network of its own: listen again after
-        `run` reports `shell_ended` or `disk_full`, and after a snapshot that was taken while no program ran.
+        `run` reports `shell_ended` or `disk_full`, and after a snapshot of many changes that was taken while no
+        program ran.
         On `process` the network is this host's.
         Raises ValueError for an invalid port, and SandboxUnavailableError if a program inside holds the port or if
         the back end cannot enter the sandbox's network.
