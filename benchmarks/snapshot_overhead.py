@@ -38,7 +38,7 @@ from langgraph_takeover import SandboxSpec, open_home, open_run
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.nodes.session.state_store import SnapshotEvery
 from langgraph_takeover.sandbox import default_backend
-from langgraph_takeover.sandbox.backends.host import find_bubblewrap
+from langgraph_takeover.sandbox.backends.bubblewrap import find_bubblewrap
 
 _RUNS, _PEERS = 3, ("mini-swe-agent", "swe-rex")
 _REPLIES = {0.5: Goal(2), 2.0: Goal(0.5)}

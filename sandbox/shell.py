@@ -56,6 +56,8 @@ class Channel(Protocol):
 
     limits_command: str
     """Script that limits the bash, run first."""
+    state_mark: str
+    """The mark of `make_setup` if the bash has run that already; otherwise empty."""
 
     def send(self, data: bytes) -> None: ...
 
@@ -123,7 +125,9 @@ class Shell:
 
         From then on `EXIT_SIGNAL` makes this shell print its state and become a new bash with the same input and output.
         """
-        self._send_setup()
+        self._state_mark = self.channel.state_mark
+        if not self._state_mark:
+            self._send_setup()
         result = self.run(script + '\n\\builtin printf "\\nshell-pid=%s" "$$"', timeout_s=timeout_s)
         match = re.search(r"shell-pid=(\d+)$", result.output)
         if result.exit_code != 0 or match is None:
@@ -134,9 +138,10 @@ class Shell:
 
     def _send_setup(self, first: str = "") -> None:
         self._state_mark = secrets.token_hex(16)
-        commands = f"{_START_COMMAND}; {self.channel.limits_command}; {_make_exit_trap(self._state_mark)}"
         with contextlib.suppress(OSError):
-            self.channel.send(f"{first}{commands}\n".encode())
+            self.channel.send(
+                f"{first}{make_setup(self._state_mark, self.channel.limits_command)}\n".encode()
+            )
 
     def restore(self, state: ShellState, *, timeout_s: float) -> bool:
         """Restore another shell's state; return whether this shell is still alive."""
@@ -325,6 +330,11 @@ class RuntimeShell:
         shell = Shell(self._open_shell(), output_limit=RUNTIME_OUTPUT_LIMIT, errors="surrogateescape")
         shell.prepare("export LC_ALL=C")
         return shell
+
+
+def make_setup(mark: str, limits_command: str) -> str:
+    """Return the first line of a new bash. After `EXIT_SIGNAL` the bash prints its state between these marks."""
+    return f"{_START_COMMAND}; {limits_command}; {_make_exit_trap(mark)}"
 
 
 def _make_exit_trap(mark: str) -> str:

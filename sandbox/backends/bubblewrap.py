@@ -16,15 +16,18 @@ from pathlib import Path
 
 from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.backends import mounted_programs, overlay
-from langgraph_takeover.sandbox.backends.file_trees import FileTree
 from langgraph_takeover.sandbox.backends.overlay import INTERPRETER
-from langgraph_takeover.sandbox.backends.processes import build_environment
+from langgraph_takeover.sandbox.backends.processes import PipeChannel, build_environment
 from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec, SandboxUnavailableError
-from langgraph_takeover.sandbox.snapshots.bases import Base
+from langgraph_takeover.sandbox.isolation import seccomp
+from langgraph_takeover.sandbox.isolation.cgroups import ControlGroup
+from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES, Base
 from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
 SHELL_PATH_INSIDE = "/dev/bash"
+_MAX_PENDING_SIGNALS = 4096
+"""Pending signals; the kernel has one budget for all sandboxes of a user."""
 _BASH_PATHS = ("usr/bin/bash", "bin/bash")
 
 
@@ -86,7 +89,7 @@ _SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC_FILES = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
 # bubblewrap's first process inside keeps descriptors 0 to 2, and any process of the same user can attach to it: it must
 # not have the shell's input, from which the mark of the next command's end could be read.
-DETACH_STREAMS, _ATTACH_STREAMS = "8<&0 9>&1 </dev/null >/dev/null", "<&8 >&9 8<&- 9>&-"
+_DETACH_STREAMS, _ATTACH_STREAMS = "8<&0 9>&1 </dev/null >/dev/null", "<&8 >&9 8<&- 9>&-"
 # Root inside owns the sandbox's IPC namespace and could lift the limits that the keeper has set there.
 _KERNEL_MOUNTS = ("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
 _SHARED_MEMORY_BYTES = 64 * 1024 * 1024
@@ -107,25 +110,69 @@ NAMESPACES = (
 )
 
 
-def build_command(spec: SandboxSpec, tree: FileTree, root: Path, mounts: Sequence[Mount]) -> list[str]:
+def find_bubblewrap() -> str:
+    """Return the absolute path of bubblewrap. Raises SandboxUnavailableError."""
+    return ownership.find_program("bwrap", "bubblewrap")
+
+
+def start_shell(
+    spec: SandboxSpec,
+    base: Base,
+    root: Path,
+    *,
+    entry_command: Sequence[str],
+    group: ControlGroup | None,
+    affinity_command: Sequence[str],
+) -> PipeChannel:
+    """Start a shell inside the namespaces that `entry_command` enters, where the files' root is visible at `root`."""
+    program, calls = find_bubblewrap(), seccomp.open_filter_file()
+    filtered = [] if calls is None else ["--seccomp", str(calls)]
+    moves = "" if group is None else group.entry_script
+    # With a control group for memory, address space need not be limited: Node and Bun programs reserve a lot of it.
+    has_memory_limit = group is not None and group.has_memory_limit
+    address_space = "" if has_memory_limit else f"-v {spec.memory_mb << 10} "
+    try:
+        return PipeChannel(
+            [
+                *("sh", "-c", f'{moves}exec "$@" {_DETACH_STREAMS}', "sh"),
+                *entry_command,
+                *affinity_command,
+                *(program, *filtered, *_build_command(spec, base, root)),
+            ],
+            env=ownership.program_environment(),
+            inherited_descriptors=() if calls is None else (calls,),
+            limits_command=f"ulimit -u {spec.pids} {address_space}-n {spec.open_files} "
+            f"-f {spec.disk_mb << 10} -c 0 -i {_MAX_PENDING_SIGNALS}",
+        )
+    finally:
+        if calls is not None:
+            os.close(calls)
+
+
+def list_mounts(spec: SandboxSpec) -> tuple[Mount, ...]:
+    """Where the parts of a repository's tree are visible inside."""
+    return tuple(map(Mount, WRITABLE_DIRECTORIES, (spec.workspace, HOME, "/tmp")))
+
+
+def _build_command(spec: SandboxSpec, base: Base, root: Path) -> list[str]:
     """Return bubblewrap's options and the shell's command line.
 
     `root` is where the tree's root is visible, with the programs of a complete system. The `sh` that starts bubblewrap
-    applies `DETACH_STREAMS`.
+    applies `_DETACH_STREAMS`.
     """
     argv = [*NAMESPACES, "--new-session", "--hostname", "sandbox"]
-    argv += _list_system_mounts(root) if tree.base.is_system else _list_host_mounts(spec, tree, mounts)
+    argv += _list_system_mounts(root) if base.is_system else _list_host_mounts(spec, root)
     argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
-    program = prepare_shell_program(tree.base)
+    program = prepare_shell_program(base)
     if program is not None:
         argv += ["--ro-bind", str(program), SHELL_PATH_INSIDE]
     argv += ["--remount-ro", "/dev"]
     argv += ["--chdir", spec.workspace, "--clearenv"]
-    for name, value in _build_environment(tree).items():
+    for name, value in _build_environment(base).items():
         argv += ["--setenv", name, value]
     shell = "bash" if program is None else SHELL_PATH_INSIDE
     # In an image, the agent could have replaced `sh`.
-    first = shell if tree.base.is_system else "sh"
+    first = shell if base.is_system else "sh"
     return [*argv, first, "-c", f'exec "$@" {_ATTACH_STREAMS}', first, shell, "--norc", "--noprofile"]
 
 
@@ -133,7 +180,7 @@ def _list_system_mounts(root: Path) -> list[str]:
     return ["--bind", str(root), "/", *_KERNEL_MOUNTS]
 
 
-def _list_host_mounts(spec: SandboxSpec, tree: FileTree, mounts: Sequence[Mount]) -> list[str]:
+def _list_host_mounts(spec: SandboxSpec, root: Path) -> list[str]:
     argv = [*_KERNEL_MOUNTS]
     for path in _SYSTEM_DIRECTORIES:
         if Path(path).is_symlink():
@@ -150,15 +197,15 @@ def _list_host_mounts(spec: SandboxSpec, tree: FileTree, mounts: Sequence[Mount]
     for program in spec.programs:
         argv += _list_parent_directories(Path(program.inside))
         argv += ["--ro-bind", str(mounted_programs.program_directory(program)), program.inside]
-    for part, inside in mounts:
-        argv += [*_list_parent_directories(Path(inside)), "--bind", str(tree.root / part), inside]
+    for part, inside in list_mounts(spec):
+        argv += [*_list_parent_directories(Path(inside)), "--bind", str(root / part), inside]
     return [*argv, "--remount-ro", "/"]
 
 
-def _build_environment(tree: FileTree) -> dict[str, str]:
-    if not tree.base.is_system:
+def _build_environment(base: Base) -> dict[str, str]:
+    if not base.is_system:
         return build_environment(f"{INTERPRETER}/bin:{os.defpath}", HOME)
-    image = dict(line.split("=", 1) for line in tree.base.environment)
+    image = dict(line.split("=", 1) for line in base.environment)
     return build_environment(os.defpath, "/root") | image | {"HOME": "/root"}
 
 

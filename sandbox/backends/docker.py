@@ -62,6 +62,7 @@ class ExecChannel:
     """Implements `Channel`. Distinguishes a shell that ended from a container or daemon that did."""
 
     limits_command = ":"  # the container has limits of its own
+    state_mark = ""
 
     def __init__(self, container_id: str) -> None:
         self._api = api = docker_client.client(docker_client.QUICK_TIMEOUT_S).api

@@ -25,7 +25,7 @@ from langgraph_takeover.sandbox.interface import (
 from langgraph_takeover.sandbox.isolation.limits import bytes_used
 from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader, archive_writer, bases, images
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
-from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, Base
+from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, WRITABLE_DIRECTORIES, Base
 from langgraph_takeover.sandbox.snapshots.layer_copies import (
     LayerChanges,
     copy_changes,
@@ -99,7 +99,15 @@ class OverlayTree:
 
     is_layered = True
 
-    def __init__(self, base: Base, owner: str, lowers: tuple[Path, ...] = (), *, max_bytes: int) -> None:
+    def __init__(
+        self,
+        base: Base,
+        owner: str,
+        lowers: tuple[Path, ...] = (),
+        *,
+        max_bytes: int,
+        prepared: overlay.EmptyNamespaces | None = None,
+    ) -> None:
         """Own layers that take more than the limit are merged at the next idle snapshot."""
         self.base = base
         self._owner = owner
@@ -110,7 +118,7 @@ class OverlayTree:
         self._copies: tuple[Path, ...] = ()
         self._copied: LayerSignatures | None = {}
         """What the top layer had when it was last copied; None if that is not known."""
-        self._mount(lowers)
+        self._mount(lowers, prepared)
 
     def entry_command(self) -> list[str]:
         return self.namespaces.entry_command()
@@ -218,11 +226,16 @@ class OverlayTree:
             keeper.close()
         remove_tree(self._directory)
 
-    def _mount(self, lowers: tuple[Path, ...]) -> None:
+    def _mount(self, lowers: tuple[Path, ...], prepared: overlay.EmptyNamespaces | None = None) -> None:
         """Mount an empty layer on these; on failure, nothing has changed."""
         work_directory = overlay.create_layer_directory(self._owner)
         with remove_on_failure(work_directory):
-            self.namespaces = overlay.NamespaceHolder(work_directory, (*lowers, self.base.tree))
+            self.namespaces = overlay.NamespaceHolder(
+                work_directory,
+                (*lowers, self.base.tree),
+                prepared=prepared,
+                parts=() if self.base.is_system else WRITABLE_DIRECTORIES,
+            )
         self._directory, self._lowers = work_directory, lowers
         self._copies, self._copied = (), {}
 
@@ -300,15 +313,28 @@ class CopiedTree:
         return base, digest
 
 
-def start_tree(spec: SandboxSpec, *, is_layered: bool, is_isolated: bool) -> FileTree:
+def start_tree(
+    spec: SandboxSpec,
+    *,
+    is_layered: bool,
+    is_isolated: bool,
+    prepared: overlay.EmptyNamespaces | None = None,
+) -> FileTree:
     """Prepare the files of a new sandbox. Raises SandboxUnavailableError and OutOfDiskError."""
     base = bases.prepare_base(spec)
     if is_layered:
-        return OverlayTree(base, spec.owner, max_bytes=spec.disk_mb << 20)
+        return OverlayTree(base, spec.owner, max_bytes=spec.disk_mb << 20, prepared=prepared)
     return CopiedTree(base, spec.owner, is_isolated=is_isolated)
 
 
-def restore_tree(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, is_isolated: bool) -> FileTree:
+def restore_tree(
+    snapshot: Snapshot,
+    store: Path,
+    spec: SandboxSpec,
+    *,
+    is_isolated: bool,
+    prepared: overlay.EmptyNamespaces | None = None,
+) -> FileTree:
     """Prepare the files of a sandbox as they were when `snapshot` was taken.
 
     Layers that are on this host are mounted; otherwise the archive in `store` is unpacked. Raises
@@ -334,7 +360,7 @@ def restore_tree(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, is_isola
         largest = spec.disk_mb << 20
         lowers = (_unpack_archive(kept, snapshot.base, snapshot.digest, spec.owner, max_bytes=largest),)
         _cache_layers(spec.owner, snapshot.digest, kept, lowers)
-    return OverlayTree(base, spec.owner, lowers, max_bytes=spec.disk_mb << 20)
+    return OverlayTree(base, spec.owner, lowers, max_bytes=spec.disk_mb << 20, prepared=prepared)
 
 
 def make_snapshot_builder(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import random
 import socket
 import subprocess
 import time
@@ -16,7 +14,7 @@ import psutil
 
 from langgraph_takeover.base.failures import cache_unless, run_all
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, mounted_programs, overlay
+from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, mounted_programs, overlay, warm_shells
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
     find_descendants,
@@ -29,20 +27,15 @@ from langgraph_takeover.sandbox.changes.change_report import Mount
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.saved_files import SavedFiles
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
-from langgraph_takeover.sandbox.isolation import cgroups, namespaces, seccomp
+from langgraph_takeover.sandbox.isolation import namespaces
 from langgraph_takeover.sandbox.isolation.freezer import EarlierProcesses
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell import EXIT_SIGNAL, PROTOCOL_DESCRIPTOR, Channel, RuntimeShell, Shell
-from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 
-_MAX_PENDING_SIGNALS = 4096
-"""Pending signals; the kernel has one budget for all sandboxes of a user."""
 _UNSAVED_SCRIPT = "[ $# = 0 ] || timeout 10 find -P \"$1/dev/shm\" -type f ! -name 'sem.*' -printf '/dev/shm/%P\\0' | head -z -n 20"
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
 _SHELL_DESCRIPTORS = (0, 1, 2, PROTOCOL_DESCRIPTOR, 255)
 _NAMESPACE_DEPTH = 3  # process namespaces: this host's, the keeper's, bubblewrap's
-_EXTRA_PROCESSES = 64
-"""Extra processes in a control group: the shells, and the processes that lead to them."""
 _KILL_TIMEOUT_S, _KILL_POLL_S = 10.0, 0.001
 
 
@@ -50,7 +43,7 @@ _KILL_TIMEOUT_S, _KILL_POLL_S = 10.0, 0.001
 def unavailable_reason() -> str | None:
     """Return why bubblewrap does not work here, in one line; None if it works."""
     try:
-        program = find_bubblewrap()
+        program = bubblewrap.find_bubblewrap()
     except SandboxUnavailableError as error:
         return str(error)
     if (reason := overlay.namespaces_unavailable_reason()) is not None:
@@ -73,11 +66,6 @@ def unavailable_reason() -> str | None:
     return None if done.returncode == 0 else f"{program} does not work here: {done.stderr.strip()[-200:]}"
 
 
-def find_bubblewrap() -> str:
-    """Return the absolute path of bubblewrap. Raises SandboxUnavailableError."""
-    return ownership.find_program("bwrap", "bubblewrap")
-
-
 def describe_file_layers() -> str:
     """Describe how sandboxes get their files here, in one line."""
     reason = overlay.unavailable_reason()
@@ -94,25 +82,26 @@ class HostBackend:
     file_roots: tuple[str, ...] = (bubblewrap.HOME, "/tmp")
     keeps_processes = False  # each shell has namespaces of its own
 
-    def __init__(self, spec: SandboxSpec, tree: file_trees.FileTree) -> None:
+    def __init__(
+        self, spec: SandboxSpec, tree: file_trees.FileTree, warm: warm_shells.WarmShell | None = None
+    ) -> None:
+        """`warm` is a waiting shell in the namespaces of the tree."""
         self._spec = spec
         self._tree = tree
+        self._warm = warm
         self._programs = mounted_programs.MountedPrograms(spec.programs, tree)
         self._channels: list[PipeChannel] = []
         self._observed_processes: list[psutil.Process] = []
         self.workspace = spec.workspace
-        self._affinity_command = _make_affinity_command(spec.cpus)
+        self._affinity_command = warm.affinity_command if warm else warm_shells.make_affinity_command(spec)
         memory = spec.memory_mb << 20
         limits = (self._measure_disk_use, spec.disk_mb << 20, ownership.runs_directory())
-        self._group = cgroups.create_group(memory, spec.pids + _EXTRA_PROCESSES)
+        self._group = warm.group if warm else warm_shells.create_group(spec)
         if self._has_memory_limit():
             self.watch = DiskWatch(*limits)
         else:
             self.watch = MemoryWatch(*limits, processes=self._list_busy_processes, memory_limit=memory)
-        if tree.base.is_system:
-            self.mounts: tuple[Mount, ...] = (Mount("", "/"),)
-        else:
-            self.mounts = tuple(map(Mount, WRITABLE_DIRECTORIES, (spec.workspace, bubblewrap.HOME, "/tmp")))
+        self.mounts = (Mount("", "/"),) if tree.base.is_system else bubblewrap.list_mounts(spec)
 
     def layers(self) -> LayerStack:
         return self._tree.layers()
@@ -121,30 +110,19 @@ class HostBackend:
         return self._tree.saved_layers()
 
     def open_shell(self) -> PipeChannel:
-        spec, root = self._spec, self._programs.mount()
-        program, calls = find_bubblewrap(), seccomp.open_filter_file()
-        filtered = [] if calls is None else ["--seccomp", str(calls)]
-        moves = "" if self._group is None else self._group.entry_script
-        # With a control group for memory, address space need not be limited: Node and Bun programs reserve a lot of it.
-        address_space = "" if self._has_memory_limit() else f"-v {spec.memory_mb << 10} "
-        try:
-            channel = PipeChannel(
-                [
-                    *("sh", "-c", f'{moves}exec "$@" {bubblewrap.DETACH_STREAMS}', "sh"),
-                    *self._tree.entry_command(),
-                    *self._affinity_command,
-                    *(program, *filtered, *bubblewrap.build_command(spec, self._tree, root, self.mounts)),
-                ],
-                env=ownership.program_environment(),
-                inherited_descriptors=() if calls is None else (calls,),
-                limits_command=f"ulimit -u {spec.pids} {address_space}-n {spec.open_files} "
-                f"-f {spec.disk_mb << 10} -c 0 -i {_MAX_PENDING_SIGNALS}",
+        warm, self._warm = self._warm, None
+        channel = warm.attach(self.workspace) if warm else None
+        if channel is None:
+            channel = bubblewrap.start_shell(
+                self._spec,
+                self._tree.base,
+                self._programs.mount(),
+                entry_command=self._tree.entry_command(),
+                group=self._group,
+                affinity_command=self._affinity_command,
             )
-        finally:
-            if calls is not None:
-                os.close(calls)
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
-        overlay.prepare_namespaces()
+        warm_shells.prepare(self._spec, self._tree)
         return channel
 
     def list_unsaved_files(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> tuple[str, ...]:
@@ -225,6 +203,8 @@ class HostBackend:
             if self._group is not None:
                 stack.callback(self._group.remove)
             stack.callback(self._tree.close)
+            if self._warm is not None:
+                stack.callback(self._warm.close)
             for channel in self._channels:
                 stack.callback(channel.end)
 
@@ -329,33 +309,41 @@ def _is_busy(process: psutil.Process) -> bool:
     return namespace_pid > _SHELL_PID
 
 
-def _make_affinity_command(cpus: float | None) -> list[str]:
-    """Return the start of a command line that binds the rest to that many processors of this host, rounded up."""
-    ours = sorted(os.sched_getaffinity(0))
-    if cpus is None or cpus >= len(ours):
-        return []
-    return ["taskset", "--cpu-list", ",".join(map(str, random.sample(ours, math.ceil(cpus))))]
-
-
 def start(spec: SandboxSpec) -> HostBackend:
-    _require_available()
-    mounted_programs.require_readable_programs(spec.programs)
+    is_layered = overlay.unavailable_reason() is None
     return _create_backend(
-        spec, file_trees.start_tree(spec, is_layered=overlay.unavailable_reason() is None, is_isolated=True)
+        spec,
+        lambda prepared: file_trees.start_tree(
+            spec, is_layered=is_layered, is_isolated=True, prepared=prepared
+        ),
     )
 
 
 def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> HostBackend:
+    return _create_backend(
+        spec,
+        lambda prepared: file_trees.restore_tree(snapshot, store, spec, is_isolated=True, prepared=prepared),
+    )
+
+
+def _create_backend(
+    spec: SandboxSpec, make_tree: Callable[[overlay.EmptyNamespaces | None], file_trees.FileTree]
+) -> HostBackend:
     _require_available()
     mounted_programs.require_readable_programs(spec.programs)
-    return _create_backend(spec, file_trees.restore_tree(snapshot, store, spec, is_isolated=True))
-
-
-def _create_backend(spec: SandboxSpec, tree: file_trees.FileTree) -> HostBackend:
+    warm = warm_shells.take(spec)
     try:
-        return HostBackend(spec, tree)
+        tree = make_tree(warm.namespaces if warm else None)
     except BaseException as error:
-        run_all(tree.close, error=error)
+        run_all(*([warm.close] if warm else []), error=error)
+        raise
+    if warm is not None and not warm.is_inside(tree):
+        warm.close()
+        warm = None
+    try:
+        return HostBackend(spec, tree, warm)
+    except BaseException as error:
+        run_all(*([warm.close] if warm else []), tree.close, error=error)
         raise
 
 

@@ -42,6 +42,7 @@ class PipeChannel:
         limits_command: str = ":",
     ) -> None:
         self.limits_command = limits_command
+        self.state_mark = ""
         try:
             self.process = subprocess.Popen(
                 argv,

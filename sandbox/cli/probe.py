@@ -36,12 +36,12 @@ def list_capabilities() -> list[HostCapability]:
 
 
 def _probe_host() -> list[HostCapability]:
-    from langgraph_takeover.sandbox.backends import host
+    from langgraph_takeover.sandbox.backends import bubblewrap, host
 
     reason = host.unavailable_reason()
     spaces = overlay.namespaces_unavailable_reason()
     found = [
-        _make_capability("host", "bubblewrap", reason, "" if reason else host.find_bubblewrap()),
+        _make_capability("host", "bubblewrap", reason, "" if reason else bubblewrap.find_bubblewrap()),
         _make_capability("host", "user namespaces", spaces, "available", _namespaces_fix()),
     ]
     if reason is None:

@@ -280,7 +280,8 @@ def test_a_prepared_namespace_that_was_killed_is_replaced(
                     "_UNSHARE_COMMAND",
                     [word for word in overlay._UNSHARE_COMMAND if word != "--kill-child"],
                 )
-            made = overlay._namespace_cache._namespaces = overlay._EmptyNamespaces()
+            made = overlay.EmptyNamespaces()
+            overlay._namespace_cache._namespaces[:] = [made]
         while not _has_shell(made._process.pid):
             time.sleep(0.001)
         made._process.kill()

@@ -11,7 +11,7 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox import ownership
-from langgraph_takeover.sandbox.backends import host, overlay
+from langgraph_takeover.sandbox.backends import bubblewrap, host, overlay
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
 from langgraph_takeover.testing.sandboxes import run
 
@@ -43,7 +43,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_bubblewrap_outside_the_system_directories_starts(elsewhere: Path, tmp_path: Path) -> None:
     shutil.copy("/usr/bin/bwrap", elsewhere / "bwrap")
     assert host.unavailable_reason() is None
-    assert host.find_bubblewrap() == str(elsewhere / "bwrap")
+    assert bubblewrap.find_bubblewrap() == str(elsewhere / "bwrap")
     (tmp_path / "repository").mkdir()
     with sandbox.start(SandboxSpec(backend="host", directory=tmp_path / "repository")) as started:
         assert run(started, "echo started").output.strip() == "started"
@@ -51,7 +51,7 @@ def test_bubblewrap_outside_the_system_directories_starts(elsewhere: Path, tmp_p
 
 def test_the_check_and_the_start_name_the_same_missing_program(elsewhere: Path) -> None:
     with pytest.raises(SandboxUnavailableError, match="bwrap is not installed") as raised:
-        host.find_bubblewrap()
+        bubblewrap.find_bubblewrap()
     assert host.unavailable_reason() == str(raised.value)
 
 
