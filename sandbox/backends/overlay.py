@@ -198,8 +198,15 @@ class _NamespaceCache:
         if not any(each.origin == current_origin() for each in self._namespaces):
             self._namespaces[:] = [EmptyNamespaces()]
 
+    def forget(self) -> None:
+        """In a forked process: leave what its parent has, which would otherwise outlive the parent."""
+        for each in self._namespaces:
+            each.leave()
+        self._namespaces.clear()
+
 
 _namespace_cache = _NamespaceCache()
+os.register_at_fork(after_in_child=_namespace_cache.forget)
 
 
 def prepare_namespaces() -> None:

@@ -193,10 +193,10 @@ class _Pool:
                     other.close()
 
     def forget(self) -> None:
-        """In a forked process: leave what its parent has, which would otherwise outlive the parent."""
+        """Like `overlay._NamespaceCache.forget`."""
         for other in self._waiting:
             other.namespaces.leave()
-        self.__init__()  # type: ignore[misc]
+        self._waiting.clear()
 
 
 _pool = _Pool()
