@@ -17,9 +17,10 @@ from benchmarks import peers
 from benchmarks.testbed import change_files_command
 from benchmarks.turns import Samples, UnavailableError, take_turns
 from langgraph_takeover import SandboxSpec, sandbox
+from langgraph_takeover.sandbox.backends import warm_shells
 from langgraph_takeover.sandbox.interface import BackendName, Sandbox, SandboxUnavailableError, Snapshot
 
-RESTORES = 12
+RESTORES = 100
 _CALLS, _SDK_CALLS = 50, 5
 _TIMEOUT_S = 600.0
 _EDITED_FILE = "pkg/part00/module0000.py"
@@ -128,6 +129,7 @@ def _measure_snapshot(samples: Samples, name: str, measured: Sandbox, directory:
 
 
 def _measure_restore(samples: Samples, name: str, saved: tuple[Snapshot, Path], spec: SandboxSpec) -> None:
+    warm_shells.finish_preparing()
     counters = psutil.Process().io_counters  # of this process and its terminated children
     bytes_before = counters().write_bytes
     with samples.measure_time(name):
@@ -140,9 +142,27 @@ def _measure_restore(samples: Samples, name: str, saved: tuple[Snapshot, Path], 
 def _measure_repeated_restores(
     samples: Samples, name: str, snapshot: Snapshot, directory: Path, spec: SandboxSpec
 ) -> None:
-    """Time consecutive restores, all of which stay open until the last one has answered."""
+    """Time consecutive restores, all of which stay open until the last one has answered; before, one without help."""
+    warm_shells.close_waiting()
+    _measure_restore(samples, f"{name}_restore_cold", (snapshot, directory), spec)
+    warm_shells.finish_preparing()
     repeated = Samples()
-    with contextlib.ExitStack() as stack, repeated.measure_time("all"):
-        for _ in range(RESTORES):
-            _run(stack.enter_context(contextlib.closing(sandbox.restore(snapshot, directory, spec))), "true")
-    samples.add(f"{name}_restore_of_twelve", repeated.values["all"][0] / RESTORES)
+    before = _measure_memory()
+    with contextlib.ExitStack() as stack:
+        with repeated.measure_time("all"):
+            for _ in range(RESTORES):
+                restored = sandbox.restore(snapshot, directory, spec)
+                _run(stack.enter_context(contextlib.closing(restored)), "true")
+        warm_shells.finish_preparing()
+        samples.add(f"{name}_restored_memory", (_measure_memory() - before) / RESTORES)
+    samples.add(f"{name}_restore_of_many", repeated.values["all"][0] / RESTORES)
+
+
+def _measure_memory() -> int:
+    """The memory of all processes below this one: pages that several share count in parts."""
+    total = 0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
+    return total

@@ -107,14 +107,17 @@ def _record_reason(samples: Samples, name: str) -> Iterator[None]:
 def _compare_sandboxes(few: str, many: str) -> tuple[Comparison, ...]:
     commit, layer = "docker, by commit: snapshot", "docker, by layer: snapshot"
     start, single, tar = "create and start of the base", "a single restore", "tar of the layer"
+    cold = "without a waiting shell"
     near, twice, bytes_goal = Goal(1.2, "ratio"), Goal(2, "ratio"), Goal(2**18)
     return (
         Comparison(f"host: snapshot, {few}", "host_snapshot_few", goal=Goal(35)),
         Comparison(f"host: snapshot, {many}", "host_snapshot_many", goal=Goal(35)),
         Comparison(f"host: snapshot until durable, {few}", "host_snapshot_few_saved"),
         Comparison(f"host: snapshot until durable, {many}", "host_snapshot_many_saved"),
-        Comparison("host: restore", "host_restore_few", goal=Goal(40)),
-        Comparison("host: each of twelve restores", "host_restore_of_twelve", "host_restore_few", single, Goal(1.1, "ratio")),
+        Comparison("host: restore to first command", "host_restore_few", "host_restore_cold", cold, Goal(10)),
+        Comparison("host: each of 100 restores", "host_restore_of_many", "host_restore_few", single, Goal(1.1, "ratio")),
+        Comparison("host: each of 100 restores", "host_restore_of_many", "host_restore_cold", cold, Goal(1.1, "ratio")),
+        Comparison("host: memory of each of 100 sandboxes", "host_restored_memory", unit="MB"),
         Comparison("host: bytes written by a restore", "host_restore_few_bytes", goal=bytes_goal, unit="B"),
         Comparison("host: `true`", "host_true", goal=Goal(1)),
         Comparison("host: list changes after an edit", "host_changes", goal=Goal(30)),

@@ -192,6 +192,16 @@ class _Pool:
                     self._waiting.remove(other)
                     other.close()
 
+    def finish(self) -> None:
+        if self._filler is not None:
+            self._filler.join()
+
+    def clear(self) -> None:
+        self._wanted = None
+        self.finish()
+        while self._waiting:
+            self._waiting.pop().close()
+
     def forget(self) -> None:
         """Like `overlay._NamespaceCache.forget`."""
         for other in self._waiting:
@@ -213,6 +223,16 @@ def prepare(spec: SandboxSpec, tree: file_trees.FileTree) -> None:
     """Start in the background what the next sandbox of this kind needs."""
     key = _make_key(spec) if tree.is_layered and not tree.base.is_system else None
     _pool.fill(None if key is None else (key, spec, tree.base))
+
+
+def finish_preparing() -> None:
+    """Wait until the shells wait that `prepare` starts in the background."""
+    _pool.finish()
+
+
+def close_waiting() -> None:
+    """End the shells that wait in this process; the next sandbox starts others."""
+    _pool.clear()
 
 
 def create_group(spec: SandboxSpec) -> cgroups.ControlGroup | None:

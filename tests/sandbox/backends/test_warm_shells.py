@@ -44,11 +44,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[warm_shells._Pool]:
     pool = warm_shells._Pool()
     monkeypatch.setattr(warm_shells, "_pool", pool)
     yield pool
-    pool.fill(None)
-    assert pool._filler is not None
-    pool._filler.join(_TIMEOUT_S)
-    for each in pool._waiting:
-        each.close()
+    pool.clear()
 
 
 def wait_for_shells(pool: warm_shells._Pool, number: int = warm_shells.MAX_WAITING) -> None:
@@ -88,9 +84,7 @@ def list_mounts(box: Sandbox) -> list[str]:
     return [f"{place} {re.sub('lowerdir=[^,]*', '', repr(each))}" for place, each in sorted(found.items())]
 
 
-def test_a_shell_that_waited_is_isolated_like_another(
-    host: Kit, pool: warm_shells._Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shell_that_waited_is_isolated_like_another(host: Kit, pool: warm_shells._Pool) -> None:
     with host.close_started():
         cold = host.start()
         wait_for_shells(pool)
@@ -175,17 +169,13 @@ def test_slots_that_receive_nothing_are_not_used(
     monkeypatch.setattr(overlay, "_SHARE_SLOTS_COMMAND", 'mount -o bind,ro --make-private "$3" "$3";')
     with host.close_started():
         host.start()
-        assert pool._filler is not None
-        pool._filler.join(_TIMEOUT_S)
+        warm_shells.finish_preparing()
         assert not pool._waiting
         assert check_output(host.start(), "cat README.txt") == "a small repository\n"
 
 
 def test_another_home_gets_other_shells(
-    host: Kit,
-    pool: warm_shells._Pool,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    host: Kit, pool: warm_shells._Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with host.close_started():
         host.start()
@@ -194,12 +184,9 @@ def test_another_home_gets_other_shells(
         with make_user_directory() as home, host.close_started():
             monkeypatch.setenv(ownership.ROOT_VARIABLE, str(home))
             assert check_output(host.start(), "cat README.txt") == "a small repository\n"
-            assert pool._filler is not None
-            pool._filler.join(_TIMEOUT_S)
+            warm_shells.finish_preparing()
             assert not set(before) & set(pool._waiting)
-            for each in pool._waiting:
-                each.close()
-            pool._waiting.clear()
+            warm_shells.close_waiting()
         monkeypatch.delenv(ownership.ROOT_VARIABLE)
 
 
@@ -223,8 +210,6 @@ def test_a_forked_process_makes_its_own(host: Kit, pool: warm_shells._Pool) -> N
         wait_for_shells(pool)
         child = os.fork()
         if child == 0:
-            pool.forget()
-            assert not pool._waiting
             os._exit(0 if warm_shells.take(host.spec()) is None else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert check_output(host.start(), "cat README.txt") == "a small repository\n"
