@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import subprocess
 from collections.abc import Callable
@@ -228,6 +229,8 @@ class OverlayTree:
 
     def _mount(self, lowers: tuple[Path, ...], prepared: overlay.EmptyNamespaces | None = None) -> None:
         """Mount an empty layer on these; on failure, nothing has changed."""
+        if not self.base.is_system:
+            _require_directories((*lowers, self.base.tree))
         work_directory = overlay.create_layer_directory(self._owner)
         with remove_on_failure(work_directory):
             self.namespaces = overlay.NamespaceHolder(
@@ -361,6 +364,16 @@ def restore_tree(
         lowers = (_unpack_archive(kept, snapshot.base, snapshot.digest, spec.owner, max_bytes=largest),)
         _cache_layers(spec.owner, snapshot.digest, kept, lowers)
     return OverlayTree(base, spec.owner, lowers, max_bytes=spec.disk_mb << 20, prepared=prepared)
+
+
+def _require_directories(layers: tuple[Path, ...]) -> None:
+    """Raises SnapshotCorruptError if a part is not a directory: what a link names on this host would be mounted."""
+    for part in WRITABLE_DIRECTORIES:
+        top = next((layer / part for layer in layers if os.path.lexists(layer / part)), None)
+        if top is None or top.is_symlink() or not top.is_dir():
+            raise SnapshotCorruptError(
+                f"{part}: not a directory in the snapshot, but a sandbox needs one there (restore another snapshot)"
+            )
 
 
 def make_snapshot_builder(

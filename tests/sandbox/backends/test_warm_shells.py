@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -160,6 +162,26 @@ def test_a_restore_that_fails_leaves_no_process(host: Kit, pool: warm_shells._Po
                 host.restore(saved, tmp_path)
         assert not any(map(psutil.pid_exists, pids))
         assert check_output(host.start(), "cat README.txt") == "a small repository\n"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_link_instead_of_the_workspace_is_refused(
+    host: Kit, pool: warm_shells._Pool, tmp_path: Path, waits: bool
+) -> None:
+    """A hostile archive can hold one; a mount of it would show this host's own directory."""
+    with host.close_started():
+        box = host.start()
+        check_output(box, "echo x >new")
+        saved = box.snapshot(tmp_path).result()
+        wait_for_shells(pool)
+        if not waits:
+            warm_shells.close_waiting()
+        run = ownership.runs_directory() / host.owner
+        top = Path(json.loads((run / f"{saved.digest}.json").read_text())["layers"][0])
+        shutil.rmtree(top / "workspace")
+        (top / "workspace").symlink_to("/etc")
+        with pytest.raises(SnapshotCorruptError, match="workspace: not a directory"):
+            host.restore(saved, tmp_path)
 
 
 def test_slots_that_receive_nothing_are_not_used(
