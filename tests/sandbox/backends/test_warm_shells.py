@@ -339,4 +339,4 @@ def test_a_hundred_restores_of_one_snapshot(host: Kit, tmp_path: Path) -> None:
             for process in psutil.Process().children(recursive=True)
             if process.is_running()
         )
-        assert memory / len(alive) < 8 << 20, f"{memory / len(alive) / 1e6:.1f} MB each"
+        assert memory / len(alive) < 3 << 20, f"{memory / len(alive) / 1e6:.1f} MB each"
