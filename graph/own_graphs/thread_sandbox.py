@@ -243,6 +243,7 @@ class ThreadSandbox:
         self.last_messages: set[str] = set()
         """Ids of the messages with which agents of this process ended their turns in the sandbox."""
         self._kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        watch_runs().add_listener(self)
 
     @property
     def saver(self) -> BaseCheckpointSaver[str]:
@@ -257,6 +258,11 @@ class ThreadSandbox:
                 "this in one of its nodes or tools)"
             )
         return found
+
+    def end_run(self, run: object) -> None:
+        """Let the next run on the thread repeat what this one could not save: the run has ended with the error."""
+        if watch_runs().has_thread(run, self.thread):
+            self.session.pending.forget_failure()
 
     def _find_saver(self) -> BaseCheckpointSaver[str] | None:
         return self._saver or find_checkpointer()
@@ -336,6 +342,7 @@ class ThreadSandbox:
         """
         if len(split_state(state)) == 1:
             return state
+        self.session.settle()
         if state not in self._merged:
             self._merged[state] = resolve_state(self.session, state, self._policy)
         return self._merged[state]
@@ -407,6 +414,8 @@ class ThreadSandbox:
         moves = journal.list_moves(self.session.ledger, self.thread)
         if not any(graph_task.includes(each.place) for each in moves):
             return None
+        if self.session.snapshot_every == "step":  # a killed process may not have saved what it had journaled
+            moves = tuple(each for each in moves if self.session.can_enter_state(each.state_after))
         before = self.resolve_state(state)
         parents = journal.list_parents(self.session.ledger, self.thread)
         left = find_left_state(moves, graph_task, before, parents)
@@ -743,4 +752,5 @@ def _open_sandbox(
         session,
         saver,
     ):
+        saver.holds_back = True
         yield ThreadSandbox(session, saver, home, merge)
