@@ -24,6 +24,7 @@ QUICK_OPTIONS = {
     "runtime": "--rounds 1 --steps 10 --long-steps 200 --longest-steps 400",
     "snapshot_overhead": "--rounds 1 --steps 4 --files 200",
     "live_directories": "--rounds 1 --files 600",
+    "long_runs": "--steps 400 --snapshots 40 --changed-files 400 --gigabytes 0.05 --files 600",
     "detection": "--rounds 1",
     "experiment": "--repeats 1 --limit 1 --rows 1000 --jobs 400",
     "report_cost": "--rounds 1 --takeovers 24 --few 8",

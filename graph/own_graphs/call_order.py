@@ -246,14 +246,15 @@ class CallOrder:
                     shell_ended=result.shell_ended,
                 )
 
-            stored, after = self.work.session.run_once(
-                self._make_key(step, number),
-                before,
-                operate,
-                _StoredCall.model_validate_json,
-                effect,
-                is_deferred=True,
-            )
+            with self.work.explain_missing(before):
+                stored, after = self.work.session.run_once(
+                    self._make_key(step, number),
+                    before,
+                    operate,
+                    _StoredCall.model_validate_json,
+                    effect,
+                    is_deferred=True,
+                )
             entries.append(_Entry(stored, after))
             call.ran += 1
             return RanCall(number, parse_result(stored.result), after)

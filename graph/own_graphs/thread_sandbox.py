@@ -424,6 +424,25 @@ class ThreadSandbox:
             journal.record_move(self.session.lease, named)
         return left
 
+    @contextmanager
+    def explain_missing(self, state: str) -> Iterator[None]:
+        """Name the nearest earlier state that has a snapshot in the error for one that has none any more."""
+        try:
+            yield
+        except SnapshotNotFoundError as error:
+            graph_task = find_graph_task()
+            if graph_task is None or self.session.can_enter_state(state) or self._find_saver() is None:
+                raise
+            stored = load_checkpoint(self.saver, self._config_at(graph_task.step))
+            while stored is not None:
+                kept = stored.checkpoint["channel_values"].get(CHANNEL)
+                if isinstance(kept, str) and kept and self._can_enter(kept):
+                    raise SnapshotNotFoundError(
+                        f"{error} (checkpoint {stored.checkpoint['id']} is the nearest before it that has one: state {kept})"
+                    ) from error
+                stored = load_checkpoint(self.saver, stored.parent_config) if stored.parent_config else None
+            raise
+
     def _find_lost_state(self, graph_task: GraphTask) -> str | None:
         """Return the state of the thread that a task without a state would ignore, if there is one."""
         moves = journal.list_moves(self.session.ledger, self.thread)
@@ -503,7 +522,10 @@ class ThreadSandbox:
                     "(return text, numbers, lists or dicts)"
                 ) from error
 
-        with self._claim_key(before, key, is_recorded=effects != "nothing") as effect_key:
+        with (
+            self._claim_key(before, key, is_recorded=effects != "nothing") as effect_key,
+            self.explain_missing(before),
+        ):
             stored, after = AbortableWork(
                 self.session.stop,
                 lambda: self.session.run_once(
@@ -716,12 +738,14 @@ def open_sandbox(
     *,
     sandbox: SandboxSpec,
     snapshot_every: SnapshotEvery = "step",
+    keep_every_step_s: float | None = None,
     merge: MergePolicy = "raise",
     lease_s: float = leases.TTL_S,
 ) -> OpenableContext[ThreadSandbox]:
     """Hold a thread, by `with` or `async with`, and yield its sandbox for the nodes of any graph; it ends with the block.
 
-    With `snapshot_every="step"`, the default, every act that may have changed something is saved. `merge` says what
+    With `snapshot_every="step"`, the default, every act that may have changed something is saved. With
+    `keep_every_step_s`, snapshots of older steps are thinned beside the graph: `Home.thin_snapshots`. `merge` says what
     contradicting changes of parallel branches lead to: `raise`, `markers`, `ours` (the first branch's), `theirs`, or a
     function of the `BranchConflict`. `lease_s` is how long others wait for a holder on another host that no longer renews
     its lease. Raises ThreadHeldError, which names the holder, ThreadNameError and LedgerUnavailableError.
@@ -734,7 +758,8 @@ def open_sandbox(
         0 ['new.txt'] b'1\\n'
     """
     check_options(merge, snapshot_every)
-    return OpenableContext(_open_sandbox(home, thread, sandbox, snapshot_every, merge, lease_s), home.workers)
+    opening = _open_sandbox(home, thread, sandbox, snapshot_every, merge, lease_s, keep_every_step_s)
+    return OpenableContext(opening, home.workers)
 
 
 @contextmanager
@@ -745,12 +770,12 @@ def _open_sandbox(
     snapshot_every: SnapshotEvery,
     merge: MergePolicy,
     lease_s: float,
+    keep_every_step_s: float | None = None,
 ) -> Iterator[ThreadSandbox]:
     leases.check_thread(thread)
     require_graph(home.saver, thread, own=True)
-    with home.open_session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (
-        session,
-        saver,
-    ):
+    with home.open_session(
+        thread, sandbox, snapshot_every=snapshot_every, keep_every_step_s=keep_every_step_s, lease_s=lease_s
+    ) as (session, saver):
         saver.holds_back = True
         yield ThreadSandbox(session, saver, home, merge)

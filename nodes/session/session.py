@@ -39,6 +39,7 @@ from langgraph_takeover.nodes.session.state_store import (
     SnapshotNotFoundError,
     StateStore,
 )
+from langgraph_takeover.nodes.session.thinning import Thinning
 from langgraph_takeover.nodes.session.workers import StopSignal, Workers, default_workers
 from langgraph_takeover.sandbox import SandboxManager, remove_stale_resources, start
 from langgraph_takeover.sandbox.interface import (
@@ -120,6 +121,8 @@ class Session:
         self._is_owner_unique = is_owner_unique
         self.has_unsaved = False
         """Whether calls outside of acts changed the sandbox since its state was saved."""
+        self.thinning: Thinning | None = None
+        """Deletes old snapshots beside the run."""
         self.surround_start: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         """Surrounds each start of the sandbox."""
         self._states = StateStore(lease, directory, spec.backend, snapshot_every)
@@ -543,6 +546,8 @@ class Session:
             move = Move(graph_task.place, key.call, graph_task.step, state_id, after)
         # A result whose state never became durable does not count: the call is repeated.
         effects.end(self.lease, key, after, result.model_dump_json(), move)
+        if (thinning := self._main.thinning) is not None:
+            thinning.begin_if_due()
         return result, after
 
     def _require_saved(self, state_id: str) -> None:
@@ -745,6 +750,8 @@ class Session:
         Its state is saved before. If another process has taken the thread, the sandbox is closed.
         """
         try:
+            if self.thinning is not None:
+                self.thinning.finish()
             self.save_current_state()
             is_kept = not self._is_lease_lost()
         except BaseException:
@@ -782,6 +789,8 @@ class Session:
         """Close the sandbox and release the thread. Idempotent."""
         self.is_closed = True
         self.pending.wait()
+        if self.thinning is not None:
+            self.thinning.finish()
         # First of all: a node that still runs in another thread must not use a half-removed sandbox.
         self.lease.end()
         with clean_up(
