@@ -111,7 +111,7 @@ def main(
     figures = [
         *_list_step_figures(model),
         Figure(
-            "memory at the end", "MB", model.memory[-1] / 1e6, **_early(model.memory, 1e6, Goal(1.5, "ratio"))
+            "memory at the end", "MB", model.memory[-1] / 1e6, **_early(model.memory, 1e6, Goal(2.5, "ratio"))
         ),
         Figure("start of the run until the first reply", "s", begin_s),
         Figure(
