@@ -325,7 +325,8 @@ class Home:
         with self.ledger.lock_snapshots():
             used = snapshot_directory_names(effects.list_snapshots(self.ledger, since=since))
             for each in unused:
-                with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                # Another process has removed it; one that cannot be removed does not keep the others.
+                with contextlib.suppress(OSError):
                     # If this is killed, a partial directory must not look like a complete one.
                     aside += [] if each.name in used else [set_aside(each)]
         for each in aside:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,7 +165,7 @@ def repeat(work: Any) -> Iterator[list[float]]:
 def test_collecting_garbage_beside_runs_starts_and_restores_removes_nothing_that_lives(
     bench: RunHarness,
 ) -> None:
-    """Other collectors stop while something runs (restic's and borg's locks); this one must not, nor be stopped."""
+    """As in restic issue 2059: a backup fails while old ones are removed, and the removal while something is backed up."""
 
     def collect() -> None:
         for each in gc.survey(gc.CollectionRequest(owner=None)).stale_resources:
@@ -180,6 +182,57 @@ def test_collecting_garbage_beside_runs_starts_and_restores_removes_nothing_that
                     lines = run.sandbox(each).run("cat notes.txt 2>/dev/null", timeout_s=10).output.split()
                     assert lines == [*map(str, range(len(lines)))]
     assert len(collected) > 1
+
+
+def test_content_that_is_saved_again_meanwhile_remains(
+    bench: RunHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in containerd issue 3787: a collector finds a snapshot unused, and a run saves the same one before its removal."""
+    from langgraph_takeover.graph import home as module
+
+    write_notes(bench, 4)
+    lost = next(each for each in bench.home.history("thread") if each.step == 2 and each.is_restorable)
+    with bench.open_run(scripted_model()) as run:
+        snapshot = run.session.find_snapshot(lost.state_id)
+        assert snapshot is not None
+        stored = run.session.snapshot_directory(snapshot)
+    shutil.copytree(stored, tmp_path / "copy")
+    states, listed = [], module.list_directory
+
+    def save_meanwhile(directory: Path) -> Any:
+        found = listed(directory)
+        if not states:
+            with bench.open_run(scripted_model(), thread="other") as run:
+                states.append(run.session.adopt_snapshot(snapshot, tmp_path / "copy"))
+        return found
+
+    monkeypatch.setattr(module, "list_directory", save_meanwhile)
+    assert bench.home.thin_snapshots("thread", keep_every_step_s=0) == 3
+    assert states
+    with bench.open_run(scripted_model(), thread="other") as run:
+        assert run.session.view_state(states[0]).read_file("notes.txt").startswith(b"0\n")
+
+
+def test_one_snapshot_that_cannot_be_removed_does_not_keep_the_others(
+    bench: RunHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in containerd issue 3923: one failed removal ended the whole collection."""
+    from langgraph_takeover.graph import home as module
+
+    write_notes(bench, 5)
+    failed, set_aside = [], module.set_aside
+
+    def fail_once(path: Path) -> Path:
+        if not failed:
+            failed.append(path)
+            raise PermissionError(13, "Permission denied", str(path))
+        return set_aside(path)
+
+    before = len([*bench.home.snapshot_directory.iterdir()])
+    monkeypatch.setattr(module, "set_aside", fail_once)
+    assert bench.home.thin_snapshots("thread", keep_every_step_s=0) == 4
+    assert before - len([*bench.home.snapshot_directory.iterdir()]) == 3
+    assert bench.home.remove_unused_snapshots() == 1, "the next collection removes it"
 
 
 def test_no_step_waits_for_the_removal_of_snapshots(
