@@ -74,7 +74,7 @@ def main(
         Path | None, typer.Option(help="Markdown file for the figures, such as docs/performance.md.")
     ] = None,
 ) -> None:
-    """Run the benchmarks (about 20 minutes on two slow cores) and compare their figures with references and goals."""
+    """Run the benchmarks (about 30 minutes on two slow cores) and compare their figures with references and goals."""
     names, started, code = choose_names("--only", only, QUICK_OPTIONS), datetime.now(UTC), 0
     out = out or Path("bench") / f"{started:%Y%m%d-%H%M%S}.json"
     arguments = ["--quick"] if quick else []

@@ -399,7 +399,7 @@ def thin(
     as_json: JsonOption = False,
 ) -> None:
     """Delete the snapshots of old steps; keep those of handoff points, forks and ends."""
-    from langgraph_takeover.errors import ThreadHeldError
+    from langgraph_takeover.handoff.ledger.leases import ThreadHeldError
 
     done: dict[str, str | int] = {}
     with open_existing_home(home, database, empty_without_ledger=as_json or has_records(home)) as found:
