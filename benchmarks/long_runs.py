@@ -83,10 +83,9 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Measure a long run in a large repository."""
-    snapshots = min(snapshots, steps)
-    model = WritingModel(
-        command="", steps=steps, every=steps // snapshots, files=max(changed_files // snapshots, 1)
-    )
+    every = max(steps // snapshots, 1)
+    snapshots = steps // every
+    model = WritingModel(command="", steps=steps, every=every, files=max(changed_files // snapshots, 1))
     with open_work_directory() as work:
         _require_space(work, gigabytes)
         spec = testbed.make_spec(work / "base", files)
