@@ -24,6 +24,7 @@ QUICK_OPTIONS = {
     "runtime": "--rounds 1 --steps 10 --long-steps 200 --longest-steps 400",
     "snapshot_overhead": "--rounds 1 --steps 4 --files 200",
     "live_directories": "--rounds 1 --files 600",
+    "long_runs": "--steps 400 --snapshots 40 --changed-files 400 --gigabytes 0.05 --files 600",
     "detection": "--rounds 1",
     "experiment": "--repeats 1 --limit 1 --rows 1000 --jobs 400",
     "report_cost": "--rounds 1 --takeovers 24 --few 8",
@@ -73,7 +74,7 @@ def main(
         Path | None, typer.Option(help="Markdown file for the figures, such as docs/performance.md.")
     ] = None,
 ) -> None:
-    """Run the benchmarks (about 20 minutes on two slow cores) and compare their figures with references and goals."""
+    """Run the benchmarks (about 30 minutes on two slow cores) and compare their figures with references and goals."""
     names, started, code = choose_names("--only", only, QUICK_OPTIONS), datetime.now(UTC), 0
     out = out or Path("bench") / f"{started:%Y%m%d-%H%M%S}.json"
     arguments = ["--quick"] if quick else []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, cast, get_args
 
@@ -17,6 +19,7 @@ from langgraph_takeover.base.failures import clean_up
 from langgraph_takeover.graph.checkpoints.inspection import (
     CheckpointInfo,
     describe_checkpoint,
+    find_last_states,
     has_next_step,
     is_own_graph,
     is_waiting,
@@ -37,6 +40,7 @@ from langgraph_takeover.nodes.session.state_store import (
     build_owner_name,
     snapshot_directory_names,
 )
+from langgraph_takeover.nodes.session.thinning import Thinning
 from langgraph_takeover.nodes.session.workers import OpenableContext, Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
 from langgraph_takeover.sandbox.interface import (
@@ -95,16 +99,18 @@ class Home:
         *,
         snapshot_every: SnapshotEvery = "step",
         lease_s: float = leases.TTL_S,
+        keep_every_step_s: float | None = None,
     ) -> Iterator[tuple[Session, Saver]]:
         """Hold the lease of a thread; yield its session and a saver that writes under the lease.
 
-        `lease_s` is how long others wait for a holder on another host that no longer renews its lease.
-        Raises ThreadHeldError and ThreadNameError.
+        `lease_s` is how long others wait for a holder on another host that no longer renews its lease. With
+        `keep_every_step_s`, snapshots of older steps are thinned beside the run: `thin_snapshots`. Raises ThreadHeldError
+        and ThreadNameError.
         """
         leases.check_thread(thread)
         own = sandbox.model_copy(update={"owner": build_owner_name(sandbox.owner, self.ledger, thread)})
         lease = acquire(self.ledger, thread, place=_describe_place(own), ttl_s=lease_s)
-        session = self._build_session(lease, own, snapshot_every)
+        session = self._build_session(lease, own, snapshot_every, keep_every_step_s)
         with clean_up(session.close):
             self.stop_stale_sandbox(lease.previous_place)
             with (
@@ -116,23 +122,29 @@ class Home:
                 yield session, saver
 
     def create_session(
-        self, lease: leases.Lease, sandbox: SandboxSpec, *, snapshot_every: SnapshotEvery
+        self,
+        lease: leases.Lease,
+        sandbox: SandboxSpec,
+        *,
+        snapshot_every: SnapshotEvery,
+        keep_every_step_s: float | None = None,
     ) -> Session:
         """Return a session on the thread of an acquired lease, which can be suspended and resumed; the caller closes it."""
         owner = f"{build_owner_name(sandbox.owner, self.ledger, lease.thread)}.{uuid.uuid4().hex[:8]}"
         own = sandbox.model_copy(update={"owner": owner})
         lease.note_place(_describe_place(own))
-        return self._build_session(lease, own, snapshot_every, is_owner_unique=True)
+        return self._build_session(lease, own, snapshot_every, keep_every_step_s, is_owner_unique=True)
 
     def _build_session(
         self,
         lease: leases.Lease,
         spec: SandboxSpec,
         snapshot_every: SnapshotEvery,
+        keep_every_step_s: float | None,
         *,
         is_owner_unique: bool = False,
     ) -> Session:
-        return Session(
+        session = Session(
             lease,
             spec,
             self.records,
@@ -141,6 +153,11 @@ class Home:
             workers=self.workers,
             is_owner_unique=is_owner_unique,
         )
+        if keep_every_step_s is not None:
+            check_thinning(keep_every_step_s)
+            thin = partial(self._thin, lease, keep_every_step_s, hold_still=session.take_turn)
+            session.thinning = Thinning(lease.thread, thin, keep_every_step_s)
+        return session
 
     def remove_dead_sandboxes(self, sandbox: SandboxSpec) -> None:
         """Remove what dead processes of this host kept open for threads of a home. Raises SandboxUnavailableError."""
@@ -293,19 +310,69 @@ class Home:
     def remove_unused_snapshots(self, *, is_exclusive: bool = False) -> int:
         """Remove snapshots that no checkpoint and no record uses; return the number of removed directories.
 
-        With `is_exclusive`, no other process works here, so incomplete snapshots are removed too.
+        Runs can save theirs meanwhile: they wait only while directories are renamed. With `is_exclusive`, no other process
+        works here, so incomplete snapshots are removed too.
         """
+        with self.ledger.lock_snapshots():  # whoever saves one has dated it by then
+            since = effects.read_time(self.ledger) - _CLOCK_STEP_S
+        used = snapshot_directory_names(effects.list_snapshots(self.ledger))
+        unused = [
+            each
+            for each in list_directory(self.snapshot_directory)
+            if each.name not in used and (is_exclusive or not _is_in_progress(each))
+        ]
+        aside: list[Path] = []
         with self.ledger.lock_snapshots():
-            used = snapshot_directory_names(effects.list_snapshots(self.ledger))
-            unused = [
-                each
-                for each in list_directory(self.snapshot_directory)
-                if each.name not in used and (is_exclusive or not _is_in_progress(each))
-            ]
+            used = snapshot_directory_names(effects.list_snapshots(self.ledger, since=since))
             for each in unused:
-                # If this is killed, a partial directory must not look like a complete one.
-                remove_tree(set_aside(each))
-        return len(unused)
+                # Another process has removed it; one that cannot be removed does not keep the others.
+                with contextlib.suppress(OSError):
+                    # If this is killed, a partial directory must not look like a complete one.
+                    aside += [] if each.name in used else [set_aside(each)]
+        for each in aside:
+            remove_tree(each)
+        return len(aside)
+
+    def thin_snapshots(self, thread: str, *, keep_every_step_s: float) -> int:
+        """Delete the snapshots of a thread's old steps; return how many states then have none.
+
+        Of states older than `keep_every_step_s` seconds, those remain that a record has (each handoff point), at which the
+        thread forks or merges, and with which a branch ends. Checkpoints remain: to resume one of a deleted state names the
+        nearest one before it that has a snapshot. Raises ThreadHeldError while a run works on it (pass `keep_every_step_s`
+        to `open_run`), and ThreadNotFoundError.
+
+        Example:
+            >>> home.thin_snapshots("fix-1", keep_every_step_s=3600)
+            0
+        """
+        check_thinning(keep_every_step_s)
+        self.require_thread(thread)
+        lease = acquire(self.ledger, thread)
+        with clean_up(lease.release):
+            return self._thin(lease, keep_every_step_s)
+
+    def _thin(
+        self,
+        lease: leases.Lease,
+        keep_every_step_s: float,
+        *,
+        hold_still: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> int:
+        """`hold_still` surrounds the moment in which states lose their snapshots: none is restored then."""
+        old = effects.list_old_steps(self.ledger, lease.thread, keep_every_step_s)
+        if not old:
+            return 0
+        kept = self.records.list_files()
+        if any(each.location.startswith("sha256:") for each in old.values()):  # on Docker's daemon
+            locations = self.records.list_snapshot_locations()
+            kept |= {each.location for each in old.values()} if locations is None else locations
+        named = find_last_states(self.ledger, self.saver, lease.thread)
+        thinned = {id_ for id_, each in old.items() if each.location not in kept and id_ not in named}
+        if thinned:
+            with hold_still():
+                effects.remove(lease, thinned)
+            self.remove_unused_snapshots()
+        return len(thinned)
 
     def _describe_other_threads(self, thread: str) -> str:
         known = [each for each in self.threads() if each != thread]
@@ -349,8 +416,21 @@ def _open_home(path: Path, database: str | None, workers: Workers) -> Iterator[H
         yield home
 
 
+def check_thinning(keep_every_step_s: object) -> None:
+    """Raise SettingsError unless it is a number of seconds."""
+    is_number = isinstance(keep_every_step_s, int | float) and not isinstance(keep_every_step_s, bool)
+    if not is_number or not 0 <= cast(float, keep_every_step_s) < math.inf:
+        raise SettingsError(
+            f"keep_every_step_s: invalid value {keep_every_step_s!r:.60} (pass seconds, 0 or more)"
+        )
+
+
 def _describe_place(spec: SandboxSpec) -> str:
     return f"{spec.backend} {spec.owner}"
+
+
+_CLOCK_STEP_S = 600.0
+"""How far a clock may be set back while unused snapshots are removed."""
 
 
 def _is_in_progress(directory: Path) -> bool:

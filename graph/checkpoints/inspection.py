@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 from langgraph.constants import START
 from langgraph.types import Interrupt
+from sqlalchemy import text
 
 from langgraph_takeover.graph.checkpoints.checksums import ChainKey
 from langgraph_takeover.graph.usage_errors import (
@@ -19,7 +20,7 @@ from langgraph_takeover.graph.usage_errors import (
     ThreadNotHeldError,
     UnstorableValueError,
 )
-from langgraph_takeover.handoff.ledger import Lease
+from langgraph_takeover.handoff.ledger import Lease, Ledger
 from langgraph_takeover.nodes.session.graph_tasks import join_states, split_state
 from langgraph_takeover.nodes.session.state_store import BASE_STATE
 
@@ -230,6 +231,23 @@ def resume_state_id(stored: CheckpointTuple, *, is_rerun: bool) -> str:
     if written and not is_rerun:
         return join_states(map(str, written))
     return str(stored.checkpoint["channel_values"].get("sandbox_state", BASE_STATE))
+
+
+def find_last_states(ledger: Ledger, saver: Any, thread: str) -> set[str]:
+    """Return the sandbox states with which the thread can go on: of its newest checkpoint, and of those of forks."""
+    query = text(
+        "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints "
+        "WHERE thread_id = :thread AND checkpoint_ns = ''"
+    )
+    with ledger.read_transaction() as connection:
+        parents = {row[0]: row[1] for row in connection.execute(query, {"thread": thread})}
+    states = set[str]()
+    for last in parents.keys() - parents.values():
+        config = {"configurable": thread_config(thread)["configurable"] | {"checkpoint_id": last}}
+        if (stored := saver.get_tuple(config)) is not None:
+            for is_rerun in (False, True):
+                states.update(split_state(resume_state_id(stored, is_rerun=is_rerun)))
+    return states
 
 
 def describe_checkpoint(stored: Any, restorable: frozenset[str]) -> CheckpointInfo:

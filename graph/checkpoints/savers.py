@@ -57,6 +57,11 @@ class HomeSaver(BaseCheckpointSaver[str]):
     workers: Workers
     pending: PendingStates
     """The states of the thread's sandbox that are being saved: writes wait for them, in the background."""
+    holds_back = False
+    """Whether a write waits for these states itself: LangGraph writes in the background, and the run ends when it has.
+
+    Otherwise it is made later, and whoever runs the graph calls `PendingStates.settle` at its end.
+    """
     deletion: Callable[[], AbstractContextManager[None]] = nullcontext
     """Surrounds the deletion of the thread: nothing else happens on it meanwhile, and its files are removed afterwards."""
 
@@ -84,7 +89,18 @@ class HomeSaver(BaseCheckpointSaver[str]):
         self, config: RunnableConfig, write: Callable[[], None], checkpoint: str | None = None
     ) -> bool:
         parent = config["configurable"].get("checkpoint_id")
-        return not self._is_writing() and self.pending.defer(write, parent=parent, checkpoint=checkpoint)
+        if self._is_writing():
+            return False
+        if self.holds_back:
+            self.pending.hold_back(parent=parent, checkpoint=checkpoint)
+            return False
+        return self.pending.defer(write, parent=parent, checkpoint=checkpoint)
+
+    async def _hold_back(self, config: RunnableConfig, checkpoint: str | None = None) -> None:
+        """Wait here instead of in a thread of the home, if writes wait themselves."""
+        if self.holds_back:
+            parent = config["configurable"].get("checkpoint_id")
+            await self.pending.hold_back_async(parent=parent, checkpoint=checkpoint)
 
     def _put(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> None:
         """Write a checkpoint now."""
@@ -105,11 +121,13 @@ class HomeSaver(BaseCheckpointSaver[str]):
         for found in await self.workers.run("quick", lambda: list(self.list(config, **kwargs))):
             yield found
 
-    async def aput(self, *args: Any) -> RunnableConfig:
-        return await self.workers.run("quick", lambda: self.put(*args))
+    async def aput(self, config: RunnableConfig, checkpoint: Any, *args: Any) -> RunnableConfig:
+        await self._hold_back(config, str(checkpoint["id"]))
+        return await self.workers.run("quick", lambda: self.put(config, checkpoint, *args))
 
-    async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
-        await self.workers.run("quick", lambda: self.put_writes(*args, **kwargs))
+    async def aput_writes(self, config: RunnableConfig, *args: Any, **kwargs: Any) -> None:
+        await self._hold_back(config)
+        await self.workers.run("quick", lambda: self.put_writes(config, *args, **kwargs))
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self.workers.run("quick", lambda: self.delete_thread(thread_id))

@@ -145,6 +145,17 @@ command.
 
 Exit codes: 0 done, 2 usage, 3 the database failed.
 """
+_THIN_EPILOG = """
+Examples:
+  handoff thin --home work                             # all threads
+  handoff thin fix-1 --home work --keep-every-step-s 86400
+
+Kept: younger snapshots, those of records, of forks and merges, and the last of
+each branch. Checkpoints and records stay. A thread that a run holds is left out
+(its own option: open_run(keep_every_step_s=…)).
+
+Exit codes: 0 done, 2 usage, 3 the database failed.
+"""
 HandoffArgument = Annotated[
     str, Argument(help="Id of a handoff, or its unique beginning.", metavar="HANDOFF")
 ]
@@ -166,6 +177,7 @@ def add_commands(app: typer.Typer) -> None:
         "rollback": (roll_back_handoff, _ROLLBACK_EPILOG),
         "status": (show_status, _QUERY_EPILOG.format("status", "status", "to_entries[]")),
         "stop": (stop, _STOP_EPILOG),
+        "thin": (thin, _THIN_EPILOG),
         "repair": (repair_home, _QUERY_EPILOG.format("repair", "repair", ".[].done")),
         **participant_commands.COMMANDS,
         **external_commands.COMMANDS,
@@ -372,6 +384,35 @@ def stop(
             if is_running
             else f"thread {thread!r} is not running: {found.status(thread)}"
         )
+
+
+def thin(
+    threads: Annotated[
+        list[str] | None,
+        Argument(help="Threads, or their unique beginnings.", metavar="THREAD", show_default="all"),
+    ] = None,
+    home: HomeOption = None,
+    database: DatabaseOption = None,
+    keep_every_step_s: Annotated[
+        float, Option(min=0, help="Seconds for which the snapshot of every step is kept.")
+    ] = 3600.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the snapshots of old steps; keep those of handoff points, forks and ends."""
+    from langgraph_takeover.handoff.ledger.leases import ThreadHeldError
+
+    done: dict[str, str | int] = {}
+    with open_existing_home(home, database, empty_without_ledger=as_json or has_records(home)) as found:
+        known = found.threads()
+        for thread in [select_id("THREAD:", each, known) or each for each in threads or known]:
+            try:
+                done[thread] = found.thin_snapshots(thread, keep_every_step_s=keep_every_step_s)
+            except ThreadHeldError as error:
+                done[thread] = f"not thinned: {error}"
+    if as_json:
+        print(json.dumps(done, indent=1))
+        return
+    print_table(("thread", "deleted snapshots"), done.items(), empty=f"no threads in {list_homes(home)[0]}")
 
 
 def repair_home(

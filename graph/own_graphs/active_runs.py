@@ -61,9 +61,9 @@ class RunWatcher(BaseCallbackHandler):
         """Return the event loop that a run began in."""
         return None if run is None else self._loops.get(run)
 
-    def has_thread(self, run: UUID, thread: str) -> bool:
+    def has_thread(self, run: object, thread: str) -> bool:
         """Whether a run works on a thread."""
-        return thread in self._begun_at.get(run, {})
+        return isinstance(run, UUID) and thread in self._begun_at.get(run, {})
 
     def on_chain_start(
         self,
@@ -87,10 +87,10 @@ class RunWatcher(BaseCallbackHandler):
 
     def on_chain_end(self, *given: Any, run_id: UUID, **details: Any) -> None:
         if self._outermost.pop(run_id, None) == run_id:
-            self._begun_at.pop(run_id, None)
-            self._loops.pop(run_id, None)
             for listener in [*self._listeners]:
                 listener.end_run(run_id)
+            self._begun_at.pop(run_id, None)
+            self._loops.pop(run_id, None)
 
     on_tool_start = on_chain_start
     on_chain_error = on_tool_end = on_tool_error = on_chain_end

@@ -108,6 +108,8 @@ class ReplyStep:
     statuses: dict[int, Status] = field(default_factory=dict)
     calls: dict[int, PlacedCall] = field(default_factory=dict)
     entries: list[_Entry] | None = None
+    failures: int = 0
+    """How often saving states had failed when the entries were loaded."""
     next_checkpoint: str | None = None
     """The checkpoint after the step."""
 
@@ -171,7 +173,7 @@ class CallOrder:
                 if ids[call_id] > 1:
                     known.refusal = _REPEATED_ID
                 else:
-                    step.calls[place] = known
+                    step.calls[place], step.next_checkpoint = known, None
             return known
 
     @contextmanager
@@ -231,7 +233,8 @@ class CallOrder:
                 return RanCall(number, parse_result(stored.result), after)
             if call.refusal is not None:
                 return None
-            number, before = len(self._load_entries(step)), self.find_state(call)
+            entries, before = self._load_entries(step), self.find_state(call)
+            number = len(entries)
 
             def operate(sandbox: Sandbox) -> _StoredCall:
                 result = operation(sandbox, before)
@@ -243,14 +246,16 @@ class CallOrder:
                     shell_ended=result.shell_ended,
                 )
 
-            stored, after = self.work.session.run_once(
-                self._make_key(step, number),
-                before,
-                operate,
-                _StoredCall.model_validate_json,
-                effect,
-            )
-            self._load_entries(step).append(_Entry(stored, after))
+            with self.work.explain_missing(before):
+                stored, after = self.work.session.run_once(
+                    self._make_key(step, number),
+                    before,
+                    operate,
+                    _StoredCall.model_validate_json,
+                    effect,
+                    is_deferred=True,
+                )
+            entries.append(_Entry(stored, after))
             call.ran += 1
             return RanCall(number, parse_result(stored.result), after)
 
@@ -392,8 +397,9 @@ class CallOrder:
         return tasks is None or tasks.get(call.step.call_ids[place]) == "running"
 
     def _load_entries(self, step: ReplyStep) -> list[_Entry]:
-        if step.entries is None:
-            entries: list[_Entry] = []
+        failures = self.work.session.pending.failures
+        if step.entries is None or step.failures != failures:
+            step.failures, entries = failures, list[_Entry]()
             ledger = self.work.session.ledger
             while (found := effects.find(ledger, self._make_key(step, len(entries)))) is not None:
                 if found.result is None or found.state_after is None:

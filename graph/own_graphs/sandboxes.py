@@ -19,7 +19,7 @@ from langgraph.runtime import get_runtime
 from langgraph_takeover.base.failures import end_block, get_logger, run_all
 from langgraph_takeover.graph.checkpoints.inspection import require_graph, thread_config
 from langgraph_takeover.graph.checkpoints.savers import build_fork
-from langgraph_takeover.graph.home import Home, ThreadStatus
+from langgraph_takeover.graph.home import Home, ThreadStatus, check_thinning
 from langgraph_takeover.graph.own_graphs.active_runs import watch_runs
 from langgraph_takeover.graph.own_graphs.guarded_saver import GuardedSaver
 from langgraph_takeover.graph.own_graphs.held_threads import HeldThread, HeldThreads
@@ -86,7 +86,7 @@ class Sandboxes(HeldThreads):
             it.
         idle_s: how long a sandbox is kept after its last run, in seconds.
         wait_s: how long a run waits for another one on its thread, in seconds.
-        snapshot_every: which states are saved; see `open_sandbox`.
+        snapshot_every, keep_every_step_s: which states are saved, and how long those of steps; see `open_sandbox`.
         merge: what contradicting changes of parallel branches lead to: `raise`, `markers`, `ours` (the first branch's),
             `theirs`, or a function of the `BranchConflict`.
         lease_s: how long others wait for a holder on another host that no longer renews its lease.
@@ -122,6 +122,7 @@ class Sandboxes(HeldThreads):
         idle_s: float = 600.0,
         wait_s: float = 30.0,
         snapshot_every: SnapshotEvery = "step",
+        keep_every_step_s: float | None = None,
         merge: MergePolicy = "raise",
         lease_s: float = leases.TTL_S,
     ) -> None:
@@ -132,6 +133,9 @@ class Sandboxes(HeldThreads):
         check_options(merge, snapshot_every)
         super().__init__(home.ledger, idle_s=idle_s, wait_s=wait_s, lease_s=lease_s)
         self._home, self._spec = home, sandbox
+        if keep_every_step_s is not None:
+            check_thinning(keep_every_step_s)
+        self._keep_every_step_s = keep_every_step_s
         self._max_open, self._snapshot_every, self._policy = max_open, snapshot_every, merge
         self._room = threading.Lock()
         self._starting = 0
@@ -256,7 +260,9 @@ class Sandboxes(HeldThreads):
         if (spec.backend, spec.owner) not in self._collected:
             self._collected.add((spec.backend, spec.owner))
             threading.Thread(target=self._remove_dead_sandboxes, args=(spec,), daemon=True).start()
-        session = self._home.create_session(held.lease, spec, snapshot_every=self._snapshot_every)
+        session = self._home.create_session(
+            held.lease, spec, snapshot_every=self._snapshot_every, keep_every_step_s=self._keep_every_step_s
+        )
         session.surround_start, session.max_sandboxes = self._make_room, self._max_open
         return _Warm(ThreadSandbox(session, None, self._home, self._policy), spec)
 

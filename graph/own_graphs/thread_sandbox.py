@@ -243,6 +243,7 @@ class ThreadSandbox:
         self.last_messages: set[str] = set()
         """Ids of the messages with which agents of this process ended their turns in the sandbox."""
         self._kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        watch_runs().add_listener(self)
 
     @property
     def saver(self) -> BaseCheckpointSaver[str]:
@@ -257,6 +258,11 @@ class ThreadSandbox:
                 "this in one of its nodes or tools)"
             )
         return found
+
+    def end_run(self, run: object) -> None:
+        """Let the next run on the thread repeat what this one could not save: the run has ended with the error."""
+        if watch_runs().has_thread(run, self.thread):
+            self.session.pending.forget_failure()
 
     def _find_saver(self) -> BaseCheckpointSaver[str] | None:
         return self._saver or find_checkpointer()
@@ -336,6 +342,7 @@ class ThreadSandbox:
         """
         if len(split_state(state)) == 1:
             return state
+        self.session.settle()
         if state not in self._merged:
             self._merged[state] = resolve_state(self.session, state, self._policy)
         return self._merged[state]
@@ -407,6 +414,8 @@ class ThreadSandbox:
         moves = journal.list_moves(self.session.ledger, self.thread)
         if not any(graph_task.includes(each.place) for each in moves):
             return None
+        if self.session.snapshot_every == "step":  # a killed process may not have saved what it had journaled
+            moves = tuple(each for each in moves if self.session.can_enter_state(each.state_after))
         before = self.resolve_state(state)
         parents = journal.list_parents(self.session.ledger, self.thread)
         left = find_left_state(moves, graph_task, before, parents)
@@ -414,6 +423,25 @@ class ThreadSandbox:
             named = Move(graph_task.name_place(name), name, graph_task.step, before, left)
             journal.record_move(self.session.lease, named)
         return left
+
+    @contextmanager
+    def explain_missing(self, state: str) -> Iterator[None]:
+        """Name the nearest earlier state that has a snapshot in the error for one that has none any more."""
+        try:
+            yield
+        except SnapshotNotFoundError as error:
+            graph_task = find_graph_task()
+            if graph_task is None or self.session.can_enter_state(state) or self._find_saver() is None:
+                raise
+            stored = load_checkpoint(self.saver, self._config_at(graph_task.step))
+            while stored is not None:
+                kept = stored.checkpoint["channel_values"].get(CHANNEL)
+                if isinstance(kept, str) and kept and self._can_enter(kept):
+                    raise SnapshotNotFoundError(
+                        f"{error} (checkpoint {stored.checkpoint['id']} is the nearest before it that has one: state {kept})"
+                    ) from error
+                stored = load_checkpoint(self.saver, stored.parent_config) if stored.parent_config else None
+            raise
 
     def _find_lost_state(self, graph_task: GraphTask) -> str | None:
         """Return the state of the thread that a task without a state would ignore, if there is one."""
@@ -494,7 +522,10 @@ class ThreadSandbox:
                     "(return text, numbers, lists or dicts)"
                 ) from error
 
-        with self._claim_key(before, key, is_recorded=effects != "nothing") as effect_key:
+        with (
+            self._claim_key(before, key, is_recorded=effects != "nothing") as effect_key,
+            self.explain_missing(before),
+        ):
             stored, after = AbortableWork(
                 self.session.stop,
                 lambda: self.session.run_once(
@@ -707,12 +738,14 @@ def open_sandbox(
     *,
     sandbox: SandboxSpec,
     snapshot_every: SnapshotEvery = "step",
+    keep_every_step_s: float | None = None,
     merge: MergePolicy = "raise",
     lease_s: float = leases.TTL_S,
 ) -> OpenableContext[ThreadSandbox]:
     """Hold a thread, by `with` or `async with`, and yield its sandbox for the nodes of any graph; it ends with the block.
 
-    With `snapshot_every="step"`, the default, every act that may have changed something is saved. `merge` says what
+    With `snapshot_every="step"`, the default, every act that may have changed something is saved. With
+    `keep_every_step_s`, snapshots of older steps are thinned beside the graph: `Home.thin_snapshots`. `merge` says what
     contradicting changes of parallel branches lead to: `raise`, `markers`, `ours` (the first branch's), `theirs`, or a
     function of the `BranchConflict`. `lease_s` is how long others wait for a holder on another host that no longer renews
     its lease. Raises ThreadHeldError, which names the holder, ThreadNameError and LedgerUnavailableError.
@@ -725,7 +758,8 @@ def open_sandbox(
         0 ['new.txt'] b'1\\n'
     """
     check_options(merge, snapshot_every)
-    return OpenableContext(_open_sandbox(home, thread, sandbox, snapshot_every, merge, lease_s), home.workers)
+    opening = _open_sandbox(home, thread, sandbox, snapshot_every, merge, lease_s, keep_every_step_s)
+    return OpenableContext(opening, home.workers)
 
 
 @contextmanager
@@ -736,11 +770,12 @@ def _open_sandbox(
     snapshot_every: SnapshotEvery,
     merge: MergePolicy,
     lease_s: float,
+    keep_every_step_s: float | None = None,
 ) -> Iterator[ThreadSandbox]:
     leases.check_thread(thread)
     require_graph(home.saver, thread, own=True)
-    with home.open_session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (
-        session,
-        saver,
-    ):
+    with home.open_session(
+        thread, sandbox, snapshot_every=snapshot_every, keep_every_step_s=keep_every_step_s, lease_s=lease_s
+    ) as (session, saver):
+        saver.holds_back = True
         yield ThreadSandbox(session, saver, home, merge)

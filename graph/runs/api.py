@@ -87,6 +87,8 @@ class OpenOptions(TypedDict, total=False):
     """Name of the model in records. Default: the model's own name."""
     snapshot_every: SnapshotEvery
     """Sandbox states that get a snapshot: of each step, of handoff points and ends, or of records only."""
+    keep_every_step_s: float | None
+    """Time after which the snapshots of steps between handoff points are deleted; None keeps all."""
     lease_s: float
     """Time after which a holder on another host that no longer renews its lease counts as dead."""
     on_progress: ProgressCallback | None
@@ -116,6 +118,7 @@ def open_run(
     sandbox: SandboxSpec,
     model_name: str | None = None,
     snapshot_every: SnapshotEvery = "step",
+    keep_every_step_s: float | None = None,
     lease_s: float = TTL_S,
     on_progress: ProgressCallback | None = None,
     delegation: Delegation | None = None,
@@ -125,7 +128,8 @@ def open_run(
 
     Pass `model` for one agent or `agents` for a team. `settings` are the fields of `AgentConfig` (protocol, policy,
     points, budgets, prices, tools) and, for a team, of `Team`. `lease_s` is how long others wait for a holder on
-    another host that no longer renews its lease. With `delegation` the agent can hand tasks to child agents.
+    another host that no longer renews its lease. With `keep_every_step_s`, snapshots of older steps are thinned beside
+    the run, as by `Home.thin_snapshots`. With `delegation` the agent can hand tasks to child agents.
 
     Raises ThreadHeldError (which names the holder), ThreadNameError, SettingsError and LedgerUnavailableError.
 
@@ -135,7 +139,9 @@ def open_run(
         >>> outcome.status
         <RunStatus.FINISHED: 'finished'>
     """
-    options = _RunOptions(snapshot_every, lease_s, contain_callback(on_progress), delegation)
+    options = _RunOptions(
+        snapshot_every, keep_every_step_s, lease_s, contain_callback(on_progress), delegation
+    )
     opening = _open_run(
         home, thread, sandbox, options, {**settings}, model=model, agents=agents, model_name=model_name
     )
@@ -144,6 +150,7 @@ def open_run(
 
 class _RunOptions(NamedTuple):
     snapshot_every: SnapshotEvery
+    keep_every_step_s: float | None
     lease_s: float
     on_progress: ProgressCallback | None
     delegation: Delegation | None
@@ -161,7 +168,7 @@ def _open_run(
     agents: Sequence[Agent] | None,
     model_name: str | None,
 ) -> Iterator[Run]:
-    snapshot_every, lease_s, on_progress, delegation = options
+    snapshot_every, keep_every_step_s, lease_s, on_progress, delegation = options
     _check_arguments(sandbox, snapshot_every, delegation)
     leases.check_thread(thread)
     require_graph(home.saver, thread, own=False)
@@ -179,10 +186,9 @@ def _open_run(
         open_child = partial(open_run, home, snapshot_every=snapshot_every, lease_s=lease_s)
         children = ChildRunner(delegation, config, open_child, sandbox, on_progress)
         config = config.model_copy(update={"delegation": children})
-    with home.open_session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (
-        session,
-        saver,
-    ):
+    with home.open_session(
+        thread, sandbox, snapshot_every=snapshot_every, keep_every_step_s=keep_every_step_s, lease_s=lease_s
+    ) as (session, saver):
         context = _build_context(config, session, team)
         yield Run(home, session, saver, context, on_progress)
 

@@ -296,6 +296,9 @@ class Run(ThreadGraphs):
         Raises ThreadNotFoundError, SnapshotNotFoundError, SnapshotCorruptError and SandboxUnavailableError.
         """
         if isinstance(at, CheckpointInfo):
+            if not self.session.can_enter_state(at.state_id):
+                restorable = self.home.find_restorable_checkpoint(self.thread, at.checkpoint)
+                raise snapshot_not_found_error(self.thread, at.checkpoint, restorable)
             return self.session.view_state(at.state_id)
         if at is None or isinstance(at, str):
             values = self._load_checkpoint(at).checkpoint["channel_values"]

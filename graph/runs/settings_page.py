@@ -35,6 +35,7 @@ _UNITS = {
     "confirm_timeout_s": "seconds",
     "initial_pause_s": "seconds",
     "lease_s": "seconds",
+    "keep_every_step_s": "seconds",
     "max_pause_s": "seconds",
     "max_seconds": "seconds",
     "model_timeout_s": "seconds",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
@@ -260,16 +261,12 @@ def save(lease: Lease, state_id: str, snapshot: Snapshot, parent: str | None = N
 @repeat_after_loss(idempotent=True)
 def find_snapshot(ledger: Ledger, state_id: str, thread: str | None = None) -> Snapshot | None:
     """Return the snapshot of a state, in any thread by default."""
-    query = select(snapshots.c.snapshot).where(snapshots.c.id == state_id)
+    query = select(snapshots.c.id, snapshots.c.snapshot).where(snapshots.c.id == state_id)
     with ledger.read_transaction() as connection:
         row = connection.execute(
             query if thread is None else query.where(snapshots.c.thread == thread)
         ).first()
-    return (
-        parse_stored(ledger, f"the snapshot of sandbox state {state_id}", row.snapshot, Snapshot)
-        if row
-        else None
-    )
+    return _parse_snapshot(ledger, row) if row else None
 
 
 @repeat_after_loss(idempotent=True)
@@ -307,14 +304,44 @@ def _select_parents(connection: Connection, thread: str) -> dict[str, tuple[str,
 
 
 @repeat_after_loss(idempotent=True)
-def list_snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
-    """List the snapshots of all states of all threads."""
+def list_old_steps(ledger: Ledger, thread: str, age_s: float) -> dict[str, Snapshot]:
+    """Return the states of a thread that are older than this, with their snapshots, and that are steps between others.
+
+    Ends of branches, states from which several others or a merge were made, and those of calls that may be repeated are none.
+    """
     with ledger.read_transaction() as connection:
-        rows = connection.execute(select(snapshots.c.id, snapshots.c.snapshot)).all()
-    return tuple(
-        parse_stored(ledger, f"the snapshot of sandbox state {row.id}", row.snapshot, Snapshot)
-        for row in rows
-    )
+        named = select(effects.c.state_before, effects.c.state_after).where(effects.c.thread == thread)
+        moved = select(moves.c.state_before, moves.c.state_after).where(moves.c.thread == thread)
+        used = {state for query in (named, moved) for row in connection.execute(query) for state in row}
+        children: Counter[str] = Counter()
+        for above in _select_parents(connection, thread).values():
+            for each in above:
+                children[each] += len(above)  # what was merged counts as often as needed
+        old = select(snapshots.c.id, snapshots.c.snapshot).where(
+            snapshots.c.thread == thread, snapshots.c.made_at < ledger.now(connection) - age_s
+        )
+        rows = [row for row in connection.execute(old) if row.id not in used and children[row.id] == 1]
+    return {row.id: _parse_snapshot(ledger, row) for row in rows}
+
+
+def _parse_snapshot(ledger: Ledger, row: Any) -> Snapshot:
+    return parse_stored(ledger, f"the snapshot of sandbox state {row.id}", row.snapshot, Snapshot)
+
+
+@repeat_after_loss(idempotent=True)
+def read_time(ledger: Ledger) -> float:
+    """Return the time of the database, with which it dates states."""
+    with ledger.read_transaction() as connection:
+        return ledger.now(connection)
+
+
+@repeat_after_loss(idempotent=True)
+def list_snapshots(ledger: Ledger, *, since: float = 0.0) -> tuple[Snapshot, ...]:
+    """List the snapshots of all states of all threads, or of those saved since a time of the database."""
+    query = select(snapshots.c.id, snapshots.c.snapshot).where(snapshots.c.made_at >= since)
+    with ledger.read_transaction() as connection:
+        rows = connection.execute(query).all()
+    return tuple(_parse_snapshot(ledger, row) for row in rows)
 
 
 @repeat_after_loss(idempotent=True)

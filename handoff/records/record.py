@@ -425,6 +425,10 @@ class RecordStore:
         shown = ", ".join(ids[:10]) + (", …" if len(ids) > 10 else "")
         return f"known records: {shown}" if ids else "no records yet"
 
+    def list_files(self) -> frozenset[str]:
+        """List the names of all records' files: a snapshot's archive is named by its content."""
+        return frozenset(path.name for path in list_matches(self.root, "[!.]*/*"))
+
     def list_snapshot_locations(self) -> frozenset[str] | None:
         """Return the places of all records' snapshots; None if a record cannot be read, so that they are unknown."""
         try:

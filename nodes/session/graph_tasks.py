@@ -74,6 +74,11 @@ def find_checkpointer() -> BaseCheckpointSaver[str] | None:
     return found if isinstance(found, BaseCheckpointSaver) else None
 
 
+def is_saved_at_exit() -> bool:
+    """Whether the running graph writes its only checkpoint when it ends, which follows from none of its steps."""
+    return _read_configurable().get("__pregel_durability") == "exit"
+
+
 def find_begun_checkpoints() -> frozenset[str]:
     """Return the ids of the checkpoints that the calling task began with: one in each of the graphs around it."""
     return frozenset((_read_configurable().get("checkpoint_map") or {}).values())

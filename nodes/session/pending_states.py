@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from langgraph_takeover.nodes.session.graph_tasks import GraphTask
+
 
 class _DeferredWrite(NamedTuple):
     """A write of a checkpoint, or of a task's results, that waits for states of the sandbox."""
@@ -34,27 +36,31 @@ class PendingStates:
         self._writes: deque[_DeferredWrite] = deque()
         self._writer: int | None = None
         """The OS thread that writes what was deferred."""
-        self._failed: set[str] = set()
-        """Ids of the checkpoints that the acts belong to whose states could not be saved."""
+        self._failed: dict[str, dict[str, object]] = {}
+        """Of checkpoints with acts whose states could not be saved: the tasks that acted, each with its execution."""
         self._missing: set[str] = set()
         """Ids of the checkpoints that were not written therefore."""
         self._error: BaseException | None = None
         """Why the newest of them were not."""
         self._is_reported = True
+        self.failures = 0
+        """How often saving has failed: what acts have left since then may never become durable."""
 
     @property
     def is_idle(self) -> bool:
         """Whether everything is durable."""
         return not (self._saving or self._writes or self._writer)
 
-    def add(self, saving: Future[Any], checkpoints: Collection[str]) -> None:
+    def add(self, saving: Future[Any], checkpoints: Collection[str], task: GraphTask | None) -> None:
         """Hold back what is written from now on until a state is saved.
 
-        `checkpoints` are the ids of those that the task of the act began with, in each of its graphs.
+        Args:
+            checkpoints: ids of those that the task of the act began with, in each of its graphs.
+            task: the task itself.
         """
         with self._changed:
             self._saving += 1
-        saving.add_done_callback(lambda done: self._finish_saving(done, checkpoints))
+        saving.add_done_callback(lambda done: self._finish_saving(done, checkpoints, task))
 
     def defer(self, write: Callable[[], Any], *, parent: str | None, checkpoint: str | None = None) -> bool:
         """Write later if states are being saved; return False if the caller can write now.
@@ -98,15 +104,22 @@ class PendingStates:
                 self._give_up(checkpoint)
                 raise self._error
 
-    def settle(self, checkpoints: Collection[str] = ()) -> None:
-        """Wait until everything is durable. Raises what saving raised, if nothing has reported it or these are missing.
+    def settle(self, checkpoints: Collection[str] = (), task: GraphTask | None = None) -> None:
+        """Wait until everything is durable. Raises what saving raised, if nothing has reported it or it concerns these.
 
-        `checkpoints` are those that a task began with, which now acts, perhaps once more.
+        `checkpoints` are those that a task began with, which now acts. If its state could not be saved in an earlier
+        execution, that is forgotten: the act is repeated.
         """
         self.wait()
         with self._changed:
-            self._failed.difference_update(checkpoints)
-            if self._error is not None and not (self._is_reported and self._missing.isdisjoint(checkpoints)):
+            for checkpoint in self._failed.keys() & checkpoints:
+                acted = self._failed[checkpoint]
+                if task is not None and acted.get(task.id, task.execution) is not task.execution:
+                    del acted[task.id]
+                if not acted:
+                    del self._failed[checkpoint]
+            is_concerned = not {*self._failed, *self._missing}.isdisjoint(checkpoints)
+            if self._error is not None and (is_concerned or not self._is_reported):
                 self._is_reported = True
                 raise self._error
 
@@ -117,11 +130,12 @@ class PendingStates:
             self._failed.clear()
             self._is_reported = True
 
-    def _finish_saving(self, done: Future[Any], checkpoints: Collection[str]) -> None:
+    def _finish_saving(self, done: Future[Any], checkpoints: Collection[str], task: GraphTask | None) -> None:
         with self._changed:
             self._saving -= 1
             if (error := done.exception()) is not None:
-                self._failed.update(checkpoints)
+                for each in checkpoints:
+                    self._failed.setdefault(each, {})[task.id if task else ""] = task and task.execution
                 self._fail(error)
             if self._saving or self._writer:
                 return
@@ -147,7 +161,7 @@ class PendingStates:
         return None
 
     def _fail(self, error: BaseException) -> None:
-        self._error, self._is_reported = error, False
+        self._error, self._is_reported, self.failures = error, False, self.failures + 1
         while self._writes:
             self._give_up(self._writes.popleft().checkpoint)
 

@@ -29,6 +29,7 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     find_checkpointer,
     find_graph_task,
     is_parallel,
+    is_saved_at_exit,
 )
 from langgraph_takeover.nodes.session.observation import CallLog, Observation, TraceState
 from langgraph_takeover.nodes.session.pending_states import PendingStates
@@ -38,6 +39,7 @@ from langgraph_takeover.nodes.session.state_store import (
     SnapshotNotFoundError,
     StateStore,
 )
+from langgraph_takeover.nodes.session.thinning import Thinning
 from langgraph_takeover.nodes.session.workers import StopSignal, Workers, default_workers
 from langgraph_takeover.sandbox import SandboxManager, remove_stale_resources, start
 from langgraph_takeover.sandbox.interface import (
@@ -119,6 +121,8 @@ class Session:
         self._is_owner_unique = is_owner_unique
         self.has_unsaved = False
         """Whether calls outside of acts changed the sandbox since its state was saved."""
+        self.thinning: Thinning | None = None
+        """Deletes old snapshots beside the run."""
         self.surround_start: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         """Surrounds each start of the sandbox."""
         self._states = StateStore(lease, directory, spec.backend, snapshot_every)
@@ -267,11 +271,13 @@ class Session:
         return self._states.find(state_id) is not None
 
     def can_enter_state(self, state_id: str) -> bool:
-        return state_id == self._state_id or self.can_restore_state(state_id)
+        return self.is_in_state(state_id) or self.can_restore_state(state_id)
 
     def is_in_state(self, state_id: str) -> bool:
-        """Whether the sandbox is in that state already."""
-        return state_id == self._state_id
+        """Whether the sandbox is in that state already, and saving it has not failed."""
+        saving = self._saving
+        is_lost = saving is not None and saving.done() and saving.exception() is not None
+        return state_id == self._state_id and not is_lost
 
     def enter_state(self, state_id: str, task: TaskBrief | None = None) -> Sandbox:
         """Return the sandbox in a state; with a task, its base must have the task's commit.
@@ -426,12 +432,14 @@ class Session:
 
         Raises what saving them raised. Whatever acts calls this first.
         """
-        self.pending.settle(find_begun_checkpoints())
+        self.pending.settle(find_begun_checkpoints(), find_graph_task())
 
     def _can_defer(self) -> bool:
         """Whether the running graph's saver waits for this thread's states."""
         find_pending = getattr(find_checkpointer(), "find_pending", None)
-        return find_pending is not None and find_pending(self.thread) is self.pending
+        return (
+            find_pending is not None and find_pending(self.thread) is self.pending and not is_saved_at_exit()
+        )
 
     def run_once(
         self,
@@ -453,6 +461,7 @@ class Session:
         """
         graph_task = find_graph_task()
         self.require_no_act()
+        self.settle()
         with (
             self.stop.explain(),
             self._begin(key, graph_task, state_id, effect),
@@ -528,7 +537,7 @@ class Session:
         after, saving = self._states.save_state_after(sandbox, state_id, effect, changes=result.changes)
         if saving is not None and is_deferred:
             self._saving = saving
-            self.pending.add(saving, find_begun_checkpoints())
+            self.pending.add(saving, find_begun_checkpoints(), find_graph_task())
         elif saving is not None:
             saving.result()
         self._state_id = after
@@ -537,6 +546,8 @@ class Session:
             move = Move(graph_task.place, key.call, graph_task.step, state_id, after)
         # A result whose state never became durable does not count: the call is repeated.
         effects.end(self.lease, key, after, result.model_dump_json(), move)
+        if (thinning := self._main.thinning) is not None:
+            thinning.begin_if_due()
         return result, after
 
     def _require_saved(self, state_id: str) -> None:
@@ -739,6 +750,8 @@ class Session:
         Its state is saved before. If another process has taken the thread, the sandbox is closed.
         """
         try:
+            if self.thinning is not None:
+                self.thinning.finish()
             self.save_current_state()
             is_kept = not self._is_lease_lost()
         except BaseException:
@@ -769,12 +782,15 @@ class Session:
 
     def resume(self) -> None:
         """Continue after `suspend`; the caller has acquired the lease again."""
+        self.pending.forget_failure()
         self.stop.begin_again()
 
     def close(self) -> None:
         """Close the sandbox and release the thread. Idempotent."""
         self.is_closed = True
         self.pending.wait()
+        if self.thinning is not None:
+            self.thinning.finish()
         # First of all: a node that still runs in another thread must not use a half-removed sandbox.
         self.lease.end()
         with clean_up(

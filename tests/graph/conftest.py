@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.state_events import load_events
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
+from langgraph_takeover.sandbox.snapshots import archive_writer
 
 from .. import crash_case
 from ..conftest import skip_missing
@@ -143,6 +145,35 @@ def get_note_text(state: Any) -> str:
         event.text for event in parse_events(state) if event.kind == "observation" and event.exit_code == 0
     ]
     return str(shown[-1]).partition("\n")[2].strip()
+
+
+class ArchiveGate:
+    """Lets archives be written when it is opened, or makes their writing fail."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.error: Exception | None = None
+        self.opened.set()
+
+    def close(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.opened.clear()
+
+
+@pytest.fixture
+def archive_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchiveGate]:
+    gate, write = ArchiveGate(), archive_writer.write_to_store
+
+    def write_later(*args: Any, **kwargs: Any) -> Any:
+        gate.opened.wait(20)
+        if gate.error is not None:
+            error, gate.error = gate.error, None
+            raise error
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(archive_writer, "write_to_store", write_later)
+    yield gate
+    gate.opened.set()
 
 
 class RunHarness:

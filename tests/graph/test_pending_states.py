@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+from langgraph_takeover.nodes.session.graph_tasks import GraphTask
 from langgraph_takeover.nodes.session.pending_states import PendingStates
 from langgraph_takeover.sandbox.interface import OutOfDiskError
-from langgraph_takeover.sandbox.snapshots import archive_writer
 
-from .conftest import DONE, NOTE, PROMPT, SHOW, RunHarness, get_shown_lines, scripted_model
+from .conftest import DONE, NOTE, PROMPT, SHOW, ArchiveGate, RunHarness, get_shown_lines, scripted_model
 
 _FULL = OutOfDiskError("the disk is full")
-
-
-class ArchiveGate:
-    """Lets archives be written when it is opened, or makes their writing fail."""
-
-    def __init__(self) -> None:
-        self.opened = threading.Event()
-        self.error: Exception | None = None
-        self.opened.set()
-
-    def close(self, error: Exception | None = None) -> None:
-        self.error = error
-        self.opened.clear()
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchiveGate]:
-    gate, write = ArchiveGate(), archive_writer.write_to_store
-
-    def write_later(*args: Any, **kwargs: Any) -> Any:
-        gate.opened.wait(20)
-        if gate.error is not None:
-            error, gate.error = gate.error, None
-            raise error
-        return write(*args, **kwargs)
-
-    monkeypatch.setattr(archive_writer, "write_to_store", write_later)
-    yield gate
-    gate.opened.set()
 
 
 def newest_step(bench: RunHarness) -> tuple[int, tuple[str, ...]]:
@@ -57,16 +26,16 @@ def newest_step(bench: RunHarness) -> tuple[int, tuple[str, ...]]:
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def test_the_model_answers_while_a_state_is_saved(
-    bench: RunHarness, gate: ArchiveGate, is_async: bool
+    bench: RunHarness, archive_gate: ArchiveGate, is_async: bool
 ) -> None:
     seen = []
 
     def listen(moment: dict[str, Any]) -> None:
         if (moment["event"], moment["step"]) == ("acting", 1):
-            gate.close()
+            archive_gate.close()
         if (moment["event"], moment["step"]) == ("thinking", 1):
             seen.append(newest_step(bench))
-            gate.opened.set()
+            archive_gate.opened.set()
 
     model = scripted_model(NOTE.format(1), SHOW, DONE)
     if is_async:
@@ -84,14 +53,14 @@ def test_the_model_answers_while_a_state_is_saved(
     assert all(each.is_restorable for each in bench.home.history("thread") if each.step)
 
 
-def test_a_failure_is_reported_before_the_next_act(bench: RunHarness, gate: ArchiveGate) -> None:
+def test_a_failure_is_reported_before_the_next_act(bench: RunHarness, archive_gate: ArchiveGate) -> None:
     """The reply that came meanwhile is lost; the act is repeated in the state before it."""
 
     def listen(moment: dict[str, Any]) -> None:
         if (moment["event"], moment["step"]) == ("acting", 1):
-            gate.close(_FULL)
+            archive_gate.close(_FULL)
         if (moment["event"], moment["step"]) == ("thinking", 1):
-            gate.opened.set()
+            archive_gate.opened.set()
 
     model = scripted_model(NOTE.format(1), NOTE.format(2), SHOW, DONE)
     with pytest.raises(OutOfDiskError, match="disk is full"):
@@ -102,7 +71,7 @@ def test_a_failure_is_reported_before_the_next_act(bench: RunHarness, gate: Arch
     assert get_shown_lines(done.state) == ["1", "2"]
 
 
-def test_a_failure_at_the_end_of_a_stream_is_reported(bench: RunHarness, gate: ArchiveGate) -> None:
+def test_a_failure_at_the_end_of_a_stream_is_reported(bench: RunHarness, archive_gate: ArchiveGate) -> None:
     model = scripted_model(NOTE.format(1), SHOW, DONE)
 
     def leave_after_the_act() -> None:
@@ -110,10 +79,10 @@ def test_a_failure_at_the_end_of_a_stream_is_reported(bench: RunHarness, gate: A
             task = {"id": "t", "prompt": PROMPT}
             for state in run.agent.stream({"task": task}, **run.options, stream_mode="values"):
                 if state.get("steps") == 1:
-                    if gate.opened.is_set():  # the model has answered
-                        gate.close(_FULL)
+                    if archive_gate.opened.is_set():  # the model has answered
+                        archive_gate.close(_FULL)
                     else:
-                        gate.opened.set()
+                        archive_gate.opened.set()
                         return
 
     with pytest.raises(OutOfDiskError, match="disk is full"):
@@ -121,12 +90,12 @@ def test_a_failure_at_the_end_of_a_stream_is_reported(bench: RunHarness, gate: A
     assert get_shown_lines(bench.resume(model).state) == ["1"]
 
 
-def test_the_same_run_can_be_resumed_after_a_failure(bench: RunHarness, gate: ArchiveGate) -> None:
+def test_the_same_run_can_be_resumed_after_a_failure(bench: RunHarness, archive_gate: ArchiveGate) -> None:
     def listen(moment: dict[str, Any]) -> None:
         if (moment["event"], moment["step"]) == ("acting", 1) and len(model.seen) == 1:
-            gate.close(_FULL)
+            archive_gate.close(_FULL)
         if (moment["event"], moment["step"]) == ("thinking", 1):
-            gate.opened.set()
+            archive_gate.opened.set()
 
     model = scripted_model(NOTE.format(1), SHOW, DONE)
     with bench.open_run(model, on_progress=listen) as run:
@@ -143,7 +112,8 @@ def test_writes_wait_in_order_and_are_dropped_with_what_follows() -> None:
 
     assert not write("a", ""), "nothing is pending: the caller writes"
     saving: Future[None] = Future()
-    pending.add(saving, {"a"})
+    first, again = (GraphTask("t", (("c", "node"),), object(), 1) for _ in range(2))
+    pending.add(saving, {"a"}, first)
     assert write("b", "a")
     assert write("c", "b")
     assert not written
@@ -152,7 +122,7 @@ def test_writes_wait_in_order_and_are_dropped_with_what_follows() -> None:
     assert written == ["b", "c"]
 
     saving = Future()
-    pending.add(saving, {"c"})
+    pending.add(saving, {"c"}, first)
     assert write("d", "c")
     saving.set_exception(_FULL)
     for parent in ("c", "d"):  # of the act, and of what was dropped
@@ -161,14 +131,19 @@ def test_writes_wait_in_order_and_are_dropped_with_what_follows() -> None:
     with pytest.raises(OutOfDiskError):
         pending.settle({"d"})
     assert not write("other", "b"), "another branch goes on"
-    pending.settle({"c"})  # the act is repeated
+    for task in (first, first._replace(id="other", execution=object())):
+        with pytest.raises(OutOfDiskError):
+            pending.settle({"c"}, task)  # an act beside it, or after it
+    with pytest.raises(OutOfDiskError):
+        write("e", "c")
+    pending.settle({"c"}, again)  # the act is repeated
     assert not write("f", "c")
     assert written == ["b", "c"]
 
 
 def test_a_write_that_fails_drops_those_after_it() -> None:
     pending, saving = PendingStates(), Future[None]()
-    pending.add(saving, {"a"})
+    pending.add(saving, {"a"}, None)
 
     def fail() -> None:
         raise ValueError("cannot be stored")

@@ -193,7 +193,8 @@ def test_usage_errors_are_one_line(bench: RunHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "empty"), [("list", []), ("status", {}), ("repair", []), ("stats", {"handoffs": 0})]
+    ("command", "empty"),
+    [("list", []), ("status", {}), ("thin", {}), ("repair", []), ("stats", {"handoffs": 0})],
 )
 def test_a_home_without_a_ledger_is_empty(tmp_path: Path, command: str, empty: Any) -> None:
     """Such as one that has captured records only. It gets no ledger by being asked."""
@@ -205,11 +206,31 @@ def test_a_home_without_a_ledger_is_empty(tmp_path: Path, command: str, empty: A
     lines = {
         "list": f"no handoffs and no records in {tmp_path}\n",
         "status": f"no threads in {tmp_path}\n",
+        "thin": f"no threads in {tmp_path}\n",
         "repair": "nothing to repair\n",
     }
     if command in lines:
         assert handoff(command, "--home", str(tmp_path)).stdout == lines[command]
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
+def test_old_snapshots_are_thinned_except_on_held_threads(bench: RunHarness) -> None:
+    for thread in ("old", "held"):
+        model = scripted_model(
+            *(f"```bash\necho {n} >> notes.txt\n```" for n in range(4)), "<finish>Done.</finish>"
+        )
+        bench.run(model, thread=thread, run_id=thread)
+    home = str(bench.home.directory)
+    assert json.loads(handoff("thin", "--home", home, "--json").stdout) == {"held": 0, "old": 0}
+    with bench.open_run(scripted_model(), thread="held"):
+        done = handoff("thin", "--home", home, "--keep-every-step-s", "0", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["old"]) == (0, 3)
+    assert found["held"].startswith("not thinned: thread 'held' is held by")
+    assert handoff("thin", "ol", "--home", home, "--keep-every-step-s", "0").stdout.split()[-2:] == [
+        "old",
+        "0",
+    ]
 
 
 def test_a_thread_is_stopped_by_its_unique_beginning(bench: RunHarness) -> None:
