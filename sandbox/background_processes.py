@@ -257,7 +257,7 @@ def _read_environment(pid: int, exported: Mapping[str, str | None]) -> tuple[dic
             withheld.append(name)
         else:
             found[name] = value
-    return found, tuple(dict.fromkeys(withheld))[:MAX_VARIABLES]
+    return found, tuple(sorted({*withheld}))[:MAX_VARIABLES]
 
 
 def _find_output(pid: int, descriptor: int) -> str:

@@ -171,10 +171,11 @@ def payload_history(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPI
         rules.append(load_prompt("do_not_retry") + "".join(f"- {end.sentence}\n" for end in proven))
     rules.append(load_prompt("payload"))
     kept = {index for step in taken for index in list_event_indices(step)}
+    data = render_chain(record) + _render_payload(payload, proven) + _render_processes(record)
     return History(
         opening="\n".join(rules),
         steps=tuple(taken),
-        closing=f"{wrap_in_fence(render_chain(record) + _render_payload(payload, proven) + _render_processes(record))}\n{render_task(record)}",
+        closing=f"{wrap_in_fence(data)}\n{render_task(record)}",
         dropped=tuple(event.index for event in record.trace if event.index not in kept),
         has_thoughts=False,
     )
