@@ -402,14 +402,21 @@ class ProcessStarter:
         """Start one process; return why it does not run, or an empty text."""
         if reason := describe_obstacle(process):
             return f"not started: {reason}"
-        mark = secrets.token_hex(8)
+        mark, earlier = secrets.token_hex(8), frozenset(self._list_pids() or ())
         result = self._run(render_start_code(process, mark))
         found = re.search(rf"{mark} (\d{{1,9}}) {mark}", result.output)
         if found is None or result.exit_code != 0 or result.shell_ended:
             return "not started: the shell could not start it"
-        return self._wait(process, int(found[1]), deadline, timeout_s)
+        return self._wait(process, int(found[1]), earlier, deadline, timeout_s)
 
-    def _wait(self, process: BackgroundProcess, inner_pid: int, deadline: float, timeout_s: float) -> str:
+    def _wait(
+        self,
+        process: BackgroundProcess,
+        inner_pid: int,
+        earlier: Collection[int],
+        deadline: float,
+        timeout_s: float,
+    ) -> str:
         settled = time.monotonic() + _SETTLE_S
         missing = set(process.tcp_ports)
         while True:
@@ -418,7 +425,7 @@ class ProcessStarter:
                 return (
                     "" if not missing else f"cannot be watched from this host: {_name_ports(missing)} unknown"
                 )
-            table = ProcessTable(pids)
+            table = ProcessTable({*pids}.difference(earlier))  # an earlier one may have the port
             missing = set(process.tcp_ports) - table.list_all_ports()
             now = time.monotonic()
             if process.tcp_ports and not missing:

@@ -91,10 +91,12 @@ def describe_starts(
     """Describe what became of a snapshot's processes in a restored sandbox; those without a start do not run."""
     if processes is None:
         return (_UNKNOWN,)
-    problems = {start.process: start.problem for start in starts}
-    lines = []
+    left, lines = list(starts), []
     for process in processes[:_MAX_SHOWN]:
-        problem = problems.get(process)
+        start = next((each for each in left if each.process == process), None)
+        if start is not None:
+            left.remove(start)
+        problem = None if start is None else start.problem
         if problem is None:
             became = "does not run any more"
         elif problem:
