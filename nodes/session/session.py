@@ -376,10 +376,11 @@ class Session:
     # Background processes
 
     def list_processes_to_choose(self, state_id: str) -> tuple[BackgroundProcess, ...]:
-        """Under `ask`: what ran in a state that is not restored yet, if no person has chosen from it."""
-        is_due = self.spec.restart_processes == "ask" and state_id not in self.chosen_processes
-        if not is_due or state_id in (BASE_STATE, self._state_id):
+        """Under `ask`: what ran in a state and does not run yet, if no person has chosen from it."""
+        if self.spec.restart_processes != "ask" or state_id in (BASE_STATE, *self.chosen_processes):
             return ()
+        if state_id == self._state_id:
+            return self._earlier_processes or ()
         self.pending.wait()
         snapshot = self._states.find(state_id)
         return (snapshot.processes if snapshot is not None else None) or ()

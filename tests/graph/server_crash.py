@@ -12,9 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-# A parent directory contains a directory with the name of the tested package.
-sys.path[0] = str(Path(__file__).resolve().parents[2])
-
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
 
@@ -23,9 +20,7 @@ from tests.graph.conftest import DONE, Scripted, parse_events
 
 _DURABLE_S = 2.0
 """By then, the state that is saved while the model answers is durable."""
-START = (
-    "MODE=dev DB_PASSWORD=hunter2 python3 -m http.server {port} --bind 127.0.0.1 >server.log 2>&1"
-)
+START = "MODE=dev DB_PASSWORD=hunter2 python3 -m http.server {port} --bind 127.0.0.1 >server.log 2>&1"
 ASK = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/test_core.py').status)"
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from langgraph_takeover import RunStatus, take_over
+from langgraph_takeover.errors import InputError
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.sandbox.interface import BackendName, BackgroundProcess
 from langgraph_takeover.testing.sandboxes.host_parts import find_free_port
@@ -17,7 +19,7 @@ from langgraph_takeover.testing.sandboxes.host_parts import find_free_port
 from .conftest import DONE, RunHarness, parse_events, scripted_model
 from .server_crash import await_port
 
-_SCRIPT = Path(__file__).with_name("server_crash.py")
+_PROCESS, _ROOT = "tests.graph.server_crash", Path(__file__).parents[2]
 BACKENDS = pytest.mark.parametrize(
     "backend", ["host", "process", pytest.param("docker", marks=pytest.mark.slow)]
 )
@@ -27,8 +29,8 @@ def _run_process(directory: Path, *words: Any) -> tuple[int, str]:
     """Return the exit code and the output of a process; its sandbox may outlive it, so that no pipe would end."""
     log = directory / "output"
     with log.open("wb") as output:
-        command = [sys.executable, str(_SCRIPT), str(directory / "killed"), *map(str, words)]
-        status = subprocess.run(command, stdout=output, stderr=output, check=False).returncode
+        command = [sys.executable, "-m", _PROCESS, str(directory / "killed"), *map(str, words)]
+        status = subprocess.run(command, cwd=_ROOT, stdout=output, stderr=output, check=False).returncode
     return status, log.read_text()
 
 
@@ -37,7 +39,9 @@ def _bash(command: str) -> str:
 
 
 def _serve(port: int, words: str = "") -> str:
-    return _bash(f"python3 -m http.server {port} --bind 127.0.0.1 {words} >/dev/null 2>&1 & {await_port(port)}")
+    return _bash(
+        f"python3 -m http.server {port} --bind 127.0.0.1 {words} >/dev/null 2>&1 & {await_port(port)}"
+    )
 
 
 def _probe(port: int) -> str:
@@ -87,7 +91,9 @@ def test_a_step_that_only_starts_or_ends_a_process_makes_a_state_with_the_same_f
     replies = [_bash("echo 1 >notes.txt"), _serve(port), _bash("kill %1; wait; true"), _bash("true"), DONE]
     states = []
     with bench.open_run(scripted_model(*replies)) as run:
-        for update in run.agent.stream({"task": {"id": "t", "prompt": "Do it."}}, stream_mode="values", **run.options):
+        for update in run.agent.stream(
+            {"task": {"id": "t", "prompt": "Do it."}}, stream_mode="values", **run.options
+        ):
             if (state := update.get("sandbox_state")) is not None and state not in states:
                 states.append(state)
     snapshots = [effects.find_snapshot(bench.home.ledger, state) for state in states[-3:]]
@@ -137,3 +143,31 @@ def test_a_restart_that_fails_is_told_and_the_run_goes_on(bench: RunHarness) -> 
     assert outcome["stop_reason"] == "finished"
 
 
+def test_a_person_chooses_what_starts_again(bench: RunHarness) -> None:
+    first, second = find_free_port(), find_free_port()
+    edit = _bash("sed -i 's/n + 1/n * 3/' pkg/core.py")
+    options: dict[str, Any] = {"points": ("first_source_edit",), "policy": "stop"}
+    bench.run(scripted_model(_serve(first), _serve(second), edit, DONE), **options)
+    bench.spec = bench.spec.model_copy(update={"restart_processes": "ask"})
+    model = scripted_model(_probe(first), _probe(second), DONE)
+    outcome = take_over(
+        bench.home, "taking", record_id="run.first_source_edit", model=model, sandbox=bench.spec, points=()
+    )
+    assert outcome.status is RunStatus.WAITING
+    assert outcome.processes is not None
+    assert [
+        f"TCP {first}" in outcome.processes.processes[0],
+        f"TCP {second}" in outcome.processes.processes[1],
+    ] == [True] * 2
+    assert not model.seen, "the model is asked after the person"
+    again = bench.resume(model, thread="taking")
+    assert again.processes == outcome.processes
+    for wrong in ("yes", {"start": ["first"]}, {"start": [-1]}):
+        with pytest.raises(InputError, match="answer: "):
+            bench.resume(model, wrong, thread="taking")
+    outcome = bench.resume(model, {"start": [1]}, thread="taking")
+    assert outcome.status is RunStatus.FINISHED
+    texts = [event.text for event in outcome.events if event.kind == "observation"]
+    assert [text.rstrip().rpartition("\n")[2] for text in texts[:2]] == ["silent", "answers"]
+    assert "does not run any more" in texts[0]
+    assert f"started again and listens on TCP {second}" in texts[0]
