@@ -13,6 +13,7 @@ import pytest
 from langgraph_takeover import RunStatus, take_over
 from langgraph_takeover.errors import InputError
 from langgraph_takeover.handoff.ledger import effects
+from langgraph_takeover.handoff.views import find_view
 from langgraph_takeover.sandbox.interface import BackendName, BackgroundProcess
 from langgraph_takeover.testing.sandboxes.host_parts import find_free_port
 
@@ -110,16 +111,16 @@ def test_a_successor_reads_what_ran(bench: RunHarness) -> None:
     options: dict[str, Any] = {"points": ("first_source_edit",), "policy": "stop"}
     bench.run(scripted_model(_serve(port, "--directory pkg"), edit, DONE), **options)
     command = f"`python3 -m http.server {port} --bind 127.0.0.1 --directory pkg`"
-    for view in ("structured", "payload", "evidence", "cited"):
-        model = scripted_model(_probe(port), DONE)
-        state = bench.take_over(model, view)
-        assert any(command in message.text and f"TCP {port}" in message.text for message in model.seen[0]), (
-            view
-        )
-        (first,) = [event.text for event in parse_events(state) if event.tool == "shell"][1:2]
-        assert f"{command} in " in first
-        assert "does not run any more" in first
-        assert first.endswith("silent\n")
+    record = bench.store.load("run.first_source_edit")
+    for view in ("structured", "payload", "cited"):
+        shown = "\n".join(message.text for message in find_view(view)(record))
+        assert command in shown, view
+        assert f"listened on TCP {port}" in shown, view
+    state = bench.take_over(scripted_model(_probe(port), DONE), "structured")
+    first = next(event.text for event in parse_events(state) if event.kind == "observation")
+    assert f"{command} in " in first
+    assert "does not run any more" in first
+    assert first.endswith("silent\n")
     bench.spec = bench.spec.model_copy(update={"restart_processes": "always"})
     state = bench.take_over(scripted_model(_probe(port), DONE), "repository")
     texts = [event.text for event in parse_events(state) if event.kind == "observation"]
