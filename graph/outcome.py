@@ -15,7 +15,15 @@ from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
-from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason, ToolQuestion
+from langgraph_takeover.nodes.state import (
+    NO_SPENDING,
+    AgentState,
+    ProcessQuestion,
+    ReviewRequest,
+    StopReason,
+    ToolQuestion,
+    parse_process_question,
+)
 from langgraph_takeover.nodes.state_events import find_call_id, load_event, load_events
 from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files
 from langgraph_takeover.sandbox.repository import LeftOut, Patch, RepositoryError, patch_since
@@ -72,6 +80,8 @@ class Outcome(Frozen):
     """The question to a person under the policy `review`; `resume` takes the answer."""
     question: ToolQuestion | None = None
     """The question of a custom tool that called `interrupt`; `resume` takes the answer."""
+    processes: ProcessQuestion | None = None
+    """The question which background processes to start again; `resume` takes a `ProcessChoice`."""
     records: tuple[str, ...] = ()
     """Ids of the handoff records, oldest first."""
     periodic_records: tuple[str, ...] = ()
@@ -107,7 +117,7 @@ class Outcome(Frozen):
     @property
     def status(self) -> RunStatus:
         """The status of the run."""
-        if self.waiting is not None or self.question is not None:
+        if self.waiting is not None or self.question is not None or self.processes is not None:
             return RunStatus.WAITING
         return get_run_status(self.stop_reason)
 
@@ -121,12 +131,16 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
     """Save the sandbox and return the outcome of a thread in that state."""
     session.save_current_state()
     own, whole, patch_error = _compute_patches(session, state)
+    processes = parse_process_question(interrupts[0].value) if interrupts else None
+    if processes is not None:
+        interrupts = ()
     is_question = bool(interrupts) and waits_for_tool_answer(state)
     return Outcome(
         thread=session.thread,
         stop_reason=state.get("stop_reason"),
         waiting=ReviewRequest.model_validate(interrupts[0].value) if interrupts and not is_question else None,
         question=_build_question(state, interrupts[0].value) if is_question else None,
+        processes=processes,
         records=tuple(state.get("records", ())),
         periodic_records=tuple(state.get("periodic_records", ())),
         steps=state.get("steps", 0),

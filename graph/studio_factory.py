@@ -45,7 +45,7 @@ from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.context.team_members import Team
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
-from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state import AgentState, parse_process_question
 from langgraph_takeover.sandbox.interface import SandboxSpec, SnapshotCorruptError
 
 AnswerCheck = Callable[[Any], None]
@@ -81,10 +81,13 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
             yield state._replace(values=hide_empty_fields(state.values))
 
     async def _check_answers(self, resume: Any, config: RunnableConfig | None) -> None:
-        """Check the answers to a review; a tool checks the answer to its question itself."""
+        """Check the answers to a review; other nodes check the answers to their questions themselves."""
         if config is not None and self.checkpointer:
             state = await self.aget_state(config)
-            if state.interrupts and waits_for_tool_answer(cast(AgentState, state.values)):
+            values = cast(AgentState, state.values)
+            if state.interrupts and (
+                waits_for_tool_answer(values) or parse_process_question(state.interrupts[0].value)
+            ):
                 return
         for answer in _answers(resume):
             self.check_answer(answer)

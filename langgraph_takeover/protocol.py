@@ -9,7 +9,7 @@ from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord, Review
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.nodes.deliver import DeliveryPolicy, SupervisorDecision, SupervisorRequest
-from langgraph_takeover.nodes.state import ReviewRequest, ToolQuestion
+from langgraph_takeover.nodes.state import ProcessChoice, ProcessQuestion, ReviewRequest, ToolQuestion
 
 __all__ = [
     "Delivery",
@@ -21,6 +21,8 @@ __all__ = [
     "HandoffRecord",
     "HandoffState",
     "PointKind",
+    "ProcessChoice",
+    "ProcessQuestion",
     "RepairFinding",
     "Review",
     "ReviewRequest",

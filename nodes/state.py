@@ -164,6 +164,40 @@ class ToolQuestion(Frozen):
     """The value that the tool passed to `interrupt`."""
 
 
+class ProcessQuestion(Frozen):
+    """The question to a person under `restart_processes="ask"`: which background processes should start again?
+
+    Example:
+        >>> from langgraph_takeover.protocol import ProcessQuestion
+        >>> ProcessQuestion(processes=("`npm run dev` in `/testbed`; listened on TCP 3000",)).kind
+        'restart_processes'
+    """
+
+    kind: Literal["restart_processes"] = "restart_processes"
+    processes: tuple[str, ...]
+    """One line for each process that ran when the sandbox was saved."""
+
+
+class ProcessChoice(Frozen):
+    """The answer to a `ProcessQuestion`: the numbers of the processes to start again, counted from 0.
+
+    Example:
+        >>> from langgraph_takeover.protocol import ProcessChoice
+        >>> ProcessChoice(start=(0,)).start
+        (0,)
+    """
+
+    start: tuple[Annotated[int, Ge(0)], ...] = ()
+
+
+def parse_process_question(value: Any) -> ProcessQuestion | None:
+    """Return the question that an interrupt asks; None if it asks another one."""
+    try:
+        return ProcessQuestion.model_validate(value)
+    except ValidationError:
+        return None
+
+
 class Spending(TypedDict):
     """Cost of a run so far."""
 

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     )
     from langgraph_takeover.sandbox.interface import (
         BackendName,
+        BackgroundProcess,
         ExecResult,
         FileAccessError,
         FileChange,
         OutOfDiskError,
+        ProcessStart,
         ProgramMount,
         Sandbox,
         SandboxSpec,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncSandbox",
     "BackendName",
+    "BackgroundProcess",
     "DirectoryChanges",
     "DirectorySnapshot",
     "DirectorySnapshots",
@@ -49,6 +52,7 @@ __all__ = [
     "FileAccessError",
     "FileChange",
     "OutOfDiskError",
+    "ProcessStart",
     "ProgramMount",
     "Sandbox",
     "SandboxSpec",
@@ -100,8 +104,9 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
     """Start a sandbox with the files and the shell of `snapshot`, in the back end of `spec` and no other.
 
     A snapshot of another back end is converted if `spec` can start from its base. `store` is the directory that
-    `Sandbox.snapshot` got. Raises SnapshotCorruptError if the snapshot is missing or does not match its digest, and
-    SandboxUnavailableError if it cannot be converted.
+    `Sandbox.snapshot` got. With `restart_processes="always"`, what ran in the background is started again.
+    Raises SnapshotCorruptError if the snapshot is missing or does not match its digest, and SandboxUnavailableError if it
+    cannot be converted.
 
     Example:
         >>> from langgraph_takeover.sandbox import restore
@@ -109,9 +114,22 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
         ...     sandbox.run("git diff --name-only", timeout_s=10).output
         'galley/wrap.py\\n'
     """
+    sandbox = _restore(snapshot, store, spec)
+    if spec.restart_processes == "always":
+        try:
+            sandbox.start_processes(sandbox.earlier_processes or ())
+        except BaseException:
+            sandbox.close()
+            raise
+    return sandbox
+
+
+def _restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
+    """Like `restore`, without its processes."""
     from langgraph_takeover.sandbox import ownership
     from langgraph_takeover.sandbox.backends.base import BackendSandbox, describe_snapshot
-    from langgraph_takeover.sandbox.shell_state import parse_state
+    from langgraph_takeover.sandbox.background_processes import relocate_processes
+    from langgraph_takeover.sandbox.shell_state import build_relocation, parse_state
 
     with (
         start_span("takeover.restore", {"takeover.operation": "restore"}) as span,
@@ -126,8 +144,17 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
             _writable_directories(snapshot.backend, snapshot.workspace),
             _writable_directories(spec.backend, backend.workspace),
         )
-        moved = state.relocate(dict(zip(before, now, strict=False)))
-        return BackendSandbox(backend, shell_init=spec.shell_init, shell_state=moved, caches=spec.caches)
+        moved = dict(zip(before, now, strict=False))
+        processes, relocation = snapshot.processes, build_relocation(moved)
+        if processes and relocation is not None:
+            processes = relocate_processes(processes, relocation)
+        return BackendSandbox(
+            backend,
+            shell_init=spec.shell_init,
+            shell_state=state.relocate(moved),
+            caches=spec.caches,
+            earlier_processes=processes,
+        )
 
 
 def default_backend(*, allow_process: bool = False) -> BackendName:
@@ -215,9 +242,9 @@ class SandboxManager:
         return self._sandbox
 
     def restore(self, snapshot: Snapshot, store: Path) -> Sandbox:
-        """Replace the current sandbox by a restored one."""
+        """Replace the current sandbox by a restored one, whose processes the caller starts."""
         self.close()
-        self._sandbox = restore(snapshot, store, self.spec)
+        self._sandbox = _restore(snapshot, store, self.spec)
         self.was_started = True
         return self._sandbox
 

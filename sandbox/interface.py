@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Annotated, Literal, Protocol, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.values import Frozen
@@ -115,6 +115,83 @@ class ProgramMount(Frozen):
     inside: str = Field(pattern=r"^/opt/takeover/[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 
 
+RestartPolicy = Literal["never", "ask", "always"]
+MAX_PROCESSES, MAX_ARGUMENTS, MAX_VARIABLES, MAX_PORTS = 100, 256, 64, 64
+MAX_ARGUMENT_CHARS, MAX_VALUE_CHARS, MAX_PATH_CHARS = 32_768, 8_192, 4_096
+
+
+def _require_no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("the text of a process cannot contain NUL")
+    return text
+
+
+ProcessText = Annotated[
+    str, StringConstraints(max_length=MAX_ARGUMENT_CHARS), AfterValidator(_require_no_nul)
+]
+_EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+_EnvironmentValue = Annotated[
+    str, StringConstraints(max_length=MAX_VALUE_CHARS), AfterValidator(_require_no_nul)
+]
+_ProcessPath = Annotated[
+    str, Field(pattern="^(/|$)", max_length=MAX_PATH_CHARS), AfterValidator(_require_no_nul)
+]
+_Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], Field(max_length=MAX_PORTS)]
+
+
+class BackgroundProcess(Frozen):
+    """A process that ran in the background of a sandbox, such as a server: how to start it again, without its memory.
+
+    Its workers belong to it. Bytes that are not UTF-8 are written as in `ShellState`.
+
+    Example:
+        >>> from langgraph_takeover.sandbox import BackgroundProcess
+        >>> server = BackgroundProcess(argv=("python3", "-m", "http.server"), directory="/testbed", tcp_ports=(8000,))
+        >>> server.obstacle
+        ''
+    """
+
+    argv: tuple[ProcessText, ...] = Field(default=(), max_length=MAX_ARGUMENTS)
+    """Its command line; empty for a job of the shell."""
+    directory: _ProcessPath
+    environment: dict[_EnvironmentName, _EnvironmentValue] = Field(default={}, max_length=MAX_VARIABLES)
+    """The variables that differ from those of the agent's shell, without secrets."""
+    withheld: tuple[_EnvironmentName, ...] = Field(default=(), max_length=MAX_VARIABLES)
+    """Variables whose values are not recorded: secrets, or too long."""
+    tcp_ports: _Ports = ()
+    """Ports inside on which it, or a worker of it, listened."""
+    udp_ports: _Ports = ()
+    output: _ProcessPath = ""
+    """The file to which it wrote; empty if that was the agent's shell."""
+    errors: _ProcessPath = ""
+    """The same for its standard error."""
+    obstacle: Literal["", "secret", "shell", "unreadable"] = ""
+    """Why it cannot be started again: a secret in its command line, a loop, function or list of commands of the shell, or
+    a command line that cannot be read or is too long."""
+
+    @model_validator(mode="after")
+    def _require_command(self) -> BackgroundProcess:
+        if not self.argv and not self.obstacle:
+            raise ValueError("a process has a command line")
+        if sum(map(len, self.argv)) > MAX_ARGUMENT_CHARS:
+            raise ValueError(f"a command line has at most {MAX_ARGUMENT_CHARS:,} characters")
+        return self
+
+
+class ProcessStart(Frozen):
+    """What became of starting a process again: `problem` says in words why it does not run; empty if it does.
+
+    Example:
+        >>> from langgraph_takeover.sandbox import BackgroundProcess, ProcessStart
+        >>> server = BackgroundProcess(argv=("./serve",), directory="/testbed")
+        >>> ProcessStart(process=server, problem="exited with code 127").problem
+        'exited with code 127'
+    """
+
+    process: BackgroundProcess
+    problem: str = ""
+
+
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", "node_modules/.cache")
 """Directories that tools fill by themselves: `node_modules/.cache` is the name below one parent only."""
 
@@ -159,6 +236,9 @@ class SandboxSpec(Frozen):
     """Name of the run that the sandbox belongs to; garbage collection finds its resources by it."""
     caches: tuple[str, ...] = CACHES
     """Directories that tools fill by themselves: a step that changes nothing else makes no snapshot."""
+    restart_processes: RestartPolicy = "never"
+    """What becomes of the background processes that ran at a snapshot when it is restored: `always` starts them again,
+    `ask` those that a person chooses, `never` only says which ran. They start inside the sandbox: with `process`, as you."""
     snapshots: Literal["auto", "layer", "commit"] = "auto"
     """How `docker` takes snapshots: `layer`, the writable layer as an archive (local daemon only); `commit`, an image;
     `auto`, by layer if possible."""
@@ -195,6 +275,8 @@ class Snapshot(Frozen):
     workspace: str
     shell_state: str = Field(max_length=MAX_SHELL_STATE_CHARS)
     """The `ShellState` of the agent's shell as JSON: data that no shell evaluates."""
+    processes: Annotated[tuple[BackgroundProcess, ...], Field(max_length=MAX_PROCESSES + 1)] | None = ()
+    """What ran in the background, oldest first; None if it could not be listed from the host."""
 
 
 class Sandbox(Protocol):
@@ -249,6 +331,21 @@ class Sandbox(Protocol):
 
     def shell_state(self) -> str:
         """Return the `ShellState` of the agent's shell as JSON, as a snapshot stores it."""
+
+    earlier_processes: tuple[BackgroundProcess, ...] | None
+    """What ran in the background at the snapshot that was restored; None if that is unknown."""
+
+    def processes(self) -> tuple[BackgroundProcess, ...] | None:
+        """List what runs in the background, oldest first; None if it cannot be listed from this host."""
+
+    def start_processes(
+        self, processes: Sequence[BackgroundProcess], *, timeout_s: float = 10.0
+    ) -> tuple[ProcessStart, ...]:
+        """Start processes one after another in the background of the agent's shell, each in its directory.
+
+        Each must listen on its TCP ports before the next one starts; `timeout_s` is the time for all together. A process that
+        does not start, or ends at once, is a result, not an error.
+        """
 
     def listen(self, port: int) -> socket.socket:
         """Listen on 127.0.0.1 inside, in the network of the agent's shell; the caller accepts and closes.

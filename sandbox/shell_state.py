@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
@@ -102,18 +102,9 @@ class ShellState(Frozen):
 
     def relocate(self, new_directories: Mapping[str, str]) -> ShellState:
         """Replace directories in the shell's own and in values; code stays unchanged."""
-        pairs = {
-            before: after
-            for before, after in new_directories.items()
-            if before != after and before.strip("/")
-        }
-        if not pairs:
+        replace_directories = build_relocation(new_directories)
+        if replace_directories is None:
             return self
-        longest_first = sorted(pairs, key=len, reverse=True)
-        found = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")
-
-        def replace_directories(text: str) -> str:
-            return found.sub(lambda match: pairs[match[0]], text)
 
         def relocate_variable(variable: ShellVariable) -> ShellVariable:
             if variable.elements is not None:
@@ -133,6 +124,18 @@ class ShellState(Frozen):
                 "variables": {name: relocate_variable(each) for name, each in self.variables.items()},
             }
         )
+
+
+def build_relocation(new_directories: Mapping[str, str]) -> Callable[[str], str] | None:
+    """Return a function that replaces directories in a text; None if none has another name."""
+    pairs = {
+        before: after for before, after in new_directories.items() if before != after and before.strip("/")
+    }
+    if not pairs:
+        return None
+    longest_first = sorted(pairs, key=len, reverse=True)
+    found = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")
+    return lambda text: found.sub(lambda match: pairs[match[0]], text)
 
 
 def parse_state(text: str) -> ShellState:
@@ -251,7 +254,7 @@ class _StateScanner:
     def read_word(self) -> str | None:
         """Return the value of the next word; None if it is missing or needs expansion."""
         found = self.match(_WORD)
-        return None if found is None else _to_json_text(_unquote(found[0]))
+        return None if found is None else to_json_text(_unquote(found[0]))
 
     def read_elements(self) -> dict[str, str] | None:
         """Return the elements of an array up to its closing parenthesis; None if something else comes first."""
@@ -318,9 +321,9 @@ def _parse_functions(names: str, printed: str) -> Iterator[tuple[str, ShellFunct
         if FUNCTION_NAME.fullmatch(name) and name not in RESERVED_WORDS and set(attributes) <= set("rtx"):
             inside = re.fullmatch(r"\{ ?\n(.*)\n\}", definition, re.DOTALL)
             yield (
-                _to_json_text(name),
+                to_json_text(name),
                 ShellFunction(
-                    attributes=attributes, commands=_to_json_text(inside[1] if inside else definition)
+                    attributes=attributes, commands=to_json_text(inside[1] if inside else definition)
                 ),
             )
 
@@ -361,10 +364,10 @@ def _unescape_ansi(match: re.Match[str]) -> str:
 
 def parse_directory(printed: str) -> str | None:
     """Return the directory that a shell names as its own; None if it names none, because an agent can set `PWD`."""
-    return _to_json_text(printed) if printed.startswith("/") and "\0" not in printed else None
+    return to_json_text(printed) if printed.startswith("/") and "\0" not in printed else None
 
 
-def _to_json_text(printed: str) -> str:
+def to_json_text(printed: str) -> str:
     """Convert shell output, decoded with `surrogateescape`, to text that JSON can hold."""
     return printed if printed.isascii() else printed.translate(TO_TEXT)
 

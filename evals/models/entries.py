@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import Field, JsonValue, ValidationError, field_validator
 
+from langgraph_takeover.base.secret_names import is_secret_name, is_secret_setting
 from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.base.untrusted_input import describe_error, read_untrusted_file
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.evals.models.model_names import split_agent
-from langgraph_takeover.handoff.text.redaction import is_secret_name, is_secret_setting, redact
+from langgraph_takeover.handoff.text.redaction import redact
 
 if TYPE_CHECKING:
     from langgraph_takeover.nodes.context.settings import Prices

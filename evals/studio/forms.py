@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.names import ActionProtocol
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.nodes.context.agent_options import AgentOptions
+from langgraph_takeover.sandbox.interface import RestartPolicy
 
 MODELS_VARIABLE = "TAKEOVER_MODELS"
 MODELS_FILE_VARIABLE = "TAKEOVER_MODELS_FILE"
@@ -152,6 +153,12 @@ class Choices(Form):
         json_schema_extra=_make_enum(
             "auto", "host", "docker", *(["process"] if is_unisolated_allowed() else [])
         ),
+    )
+    restart_processes: RestartPolicy = Field(
+        default="never",
+        title="Background processes",
+        description="What ran in the background when the sandbox was saved, such as a server. never: the agent learns "
+        "what no longer runs. ask: you choose what starts again. always: all of it starts again.",
     )
     policy: Literal["record", "stop", "review"] = Field(
         default="record",

@@ -126,6 +126,7 @@ def _build_setup(
     backend = _choose_backend(choices, started_backend)
     model, team, own = build_model("model", choices.model, task), None, ""
     spec, agent = _build_sandbox_spec(choices, base, backend), _find_agent(choices.model)
+    spec = spec.model_copy(update={"restart_processes": choices.restart_processes})
     if agent is not None:
         spec = agent.mount(spec)
     if isinstance(choices, TeamChoices):

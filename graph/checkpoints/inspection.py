@@ -210,9 +210,12 @@ def has_answer(checkpoint: CheckpointTuple) -> bool:
     return True
 
 
+_ASKING_NODES = ("tool", "interruption", "think", "shell", "editor", "delegate", "agent")
+
+
 def _is_question(interrupts: Any, task: str, number: int) -> bool:
     """Whether a task's interrupt is its question with that number, by the id that LangGraph gives it."""
-    ids = {Interrupt.from_ns("", f"{node}:{task}|{number}").id for node in ("tool", "interruption")}
+    ids = {Interrupt.from_ns("", f"{node}:{task}|{number}").id for node in _ASKING_NODES}
     return any(each.id in ids for each in interrupts)
 
 

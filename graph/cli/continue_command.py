@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from langgraph_takeover.graph.cli.record_ids import ModelBuilder
     from langgraph_takeover.graph.continuation.continue_record import PreparedContinuation
-    from langgraph_takeover.sandbox.interface import BackendName
+    from langgraph_takeover.sandbox.interface import BackendName, RestartPolicy
 
 CONTINUE_EPILOG = """
 Examples:
@@ -94,6 +94,14 @@ def continue_(
             show_default=False,
         ),
     ] = None,
+    processes: Annotated[
+        str | None,
+        Option(
+            "--processes",
+            help="With --sandbox: background processes to start again: never, ask or always.",
+            show_default="never",
+        ),
+    ] = None,
     is_new: Annotated[
         bool,
         Option("--new", help="With --sandbox: begin again instead of resuming."),
@@ -122,11 +130,23 @@ def continue_(
             raise UsageError("--agent: name the agent that continues, such as --agent codex (or pass --undo)")
         if sandbox is not None:
             request = _SandboxRequest(
-                context.obj, home, record_id, agent, view, program, sandbox, model, image, is_new
+                context.obj,
+                home,
+                record_id,
+                agent,
+                view,
+                program,
+                sandbox,
+                model,
+                image,
+                is_new,
+                processes or "never",
             )
             _continue_in_sandbox(request)
             return
-        for option, value in (("--model", model), ("--image", image), ("--new", is_new or None)):
+        for option, value in (
+            ("--model", model), ("--image", image), ("--new", is_new or None), ("--processes", processes),
+        ):  # fmt: skip
             if value is not None:
                 raise UsageError(
                     f"{option}: only with --sandbox; in a plain checkout the agent uses your own settings and system"
@@ -160,6 +180,7 @@ class _SandboxRequest(NamedTuple):
     model: str | None
     image: str | None
     is_new: bool
+    processes: str
 
 
 def _continue_in_sandbox(request: _SandboxRequest) -> None:
@@ -175,6 +196,8 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
         )
     if request.sandbox not in ("host", "docker"):
         raise UsageError(f"--sandbox: unknown back end {request.sandbox!r:.40} (use host or docker)")
+    if request.processes not in ("never", "ask", "always"):
+        raise UsageError(f"--processes: unknown policy {request.processes!r:.40} (use never, ask or always)")
     if request.model is None:
         raise UsageError(
             "--sandbox: name the model that works for the agent (--model openai:NAME@URL or native:NAME)"
@@ -198,6 +221,8 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
             program=request.program,
             backend=cast("BackendName", request.sandbox),
             is_new=request.is_new,
+            processes=cast("RestartPolicy", request.processes),
+            choose=_choose_processes,
             show=print_safely,
         )
         outcome = done.outcome
@@ -208,6 +233,16 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
     print_safely(f"patch against the record's commit: {patch} ({len(outcome.diff_from_base):,} characters)")
     print_left_out(outcome)
     print_safely(f"apply     {suggest_command(request.home, 'apply', done.record)}")
+
+
+def _choose_processes(lines: Sequence[str]) -> tuple[int, ...]:
+    """Ask in the terminal which background processes to start again."""
+    if not sys.stdin.isatty():
+        raise UsageError("--processes ask: needs a terminal (use never or always)")
+    from langgraph_takeover.handoff.views.display import escape_control_chars
+
+    questions = [f"start again: {escape_control_chars(line)}?" for line in lines]
+    return tuple(number for number, question in enumerate(questions) if typer.confirm(question))
 
 
 def _prepare_patch_directory(request: _SandboxRequest) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,7 +21,8 @@ from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.nodes.context.agent_program import external_agent
 from langgraph_takeover.nodes.context.settings import Progress
 from langgraph_takeover.nodes.records import save_record
-from langgraph_takeover.sandbox.interface import BackendName
+from langgraph_takeover.nodes.state import ProcessChoice
+from langgraph_takeover.sandbox.interface import BackendName, RestartPolicy
 
 
 class SandboxedContinuation(NamedTuple):
@@ -43,12 +44,15 @@ def continue_in_sandbox(
     program: Path | None = None,
     backend: BackendName = "host",
     is_new: bool = False,
+    processes: RestartPolicy = "never",
+    choose: Callable[[Sequence[str]], tuple[int, ...]] = lambda lines: (),
     show: Callable[[str], None],
 ) -> SandboxedContinuation:
     """Let an external agent continue a record in a sandbox of this host; `show` gets one line for each step.
 
     The thread is that of the last continuation of the record by this agent under this view and model, which resumes where it
-    stopped or returns its outcome; `is_new` begins another one. Each end has a record: finished, stopped or failed.
+    stopped or returns its outcome; `is_new` begins another one. With `processes="ask"`, `choose` gets one line for each
+    process and returns the numbers of those to start again. Each end has a record: finished, stopped or failed.
     `model_name` is the name of the model in the agent's requests.
 
     Raises what `take_over` and `resume` raise, UnknownAgentProgramError and AgentProgramError.
@@ -58,7 +62,7 @@ def continue_in_sandbox(
         show(chosen.program.warning)
     with open_home(home) as opened:
         record = opened.records.load(record_id)
-        spec = sandbox_spec_for(record, backend)
+        spec = sandbox_spec_for(record, backend).model_copy(update={"restart_processes": processes})
         # The digest: another record of the same id is other work.
         key = hashlib.sha256(repr((record.digest, view, model_name, backend)).encode()).hexdigest()[:6]
         thread = _choose_thread(opened, f"{record_id[:200]}.{agent}-{key}", is_new=is_new)
@@ -74,6 +78,9 @@ def continue_in_sandbox(
                 outcome = (
                     run.resume(go_back=True) if has_begun else run.take_over(record_id, cast(ViewName, view))
                 )
+                while outcome.processes is not None:
+                    numbers = choose(outcome.processes.processes)
+                    outcome = run.resume(ProcessChoice(start=numbers).model_dump())
             except BaseException as error:
                 is_stopped = not isinstance(error, Exception)
                 end = _save_end(run, "stopped by a signal" if is_stopped else f"failed: {error}")

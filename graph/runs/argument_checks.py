@@ -22,7 +22,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.model.tool_schemas import find_state_problem
 from langgraph_takeover.nodes.session.state_store import SnapshotNotFoundError
-from langgraph_takeover.nodes.state import AgentState, InputError
+from langgraph_takeover.nodes.state import AgentState, InputError, ProcessChoice, parse_process_question
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _INTERRUPT_ID = re.compile("[0-9a-f]{32}")
@@ -46,6 +46,11 @@ def validate_answer(
         )
     if not state.interrupts:
         raise NotWaitingError(f"thread {thread!r} does not wait for an answer (resume without one)")
+    if parse_process_question(state.interrupts[0].value) is not None:
+        try:
+            return ProcessChoice.model_validate(answer).model_dump(mode="json")
+        except ValidationError as error:
+            raise invalid_answer_error(error, '{"start": [0]} or {"start": []}') from error
     if is_question:
         return redact(_validate_tool_answer(answer), keys)
     try:

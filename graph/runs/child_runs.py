@@ -104,6 +104,8 @@ class ChildRunner:
                 "delegation: max_cost needs prices (pass prices=Prices(prompt=…, completion=…))"
             )
         self._sandbox = delegation.sandbox or sandbox
+        if self._sandbox.restart_processes == "ask":  # nobody can answer a child
+            self._sandbox = self._sandbox.model_copy(update={"restart_processes": "never"})
         self._on_progress = on_progress
         self._lock = threading.Lock()
         self._active_runs: set[Run] = set()

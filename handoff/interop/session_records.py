@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from langgraph_takeover.base.secret_names import is_secret_setting
 from langgraph_takeover.base.untrusted_input import read_untrusted_head
 from langgraph_takeover.handoff.agents.session_files import (
     AGENTS,
@@ -28,7 +29,6 @@ from langgraph_takeover.handoff.recordings.recorded_run import LATER_REQUEST_PRE
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import list_shown_files
 from langgraph_takeover.handoff.shell.syntax import is_drive, is_windows_path, list_spellings, normalize_path
-from langgraph_takeover.handoff.text.redaction import is_secret_setting
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Trace, count_forms
 from langgraph_takeover.sandbox.interface import FileChange

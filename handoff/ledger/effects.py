@@ -16,7 +16,7 @@ from langgraph_takeover.base.takeover_error import LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import Lease
 from langgraph_takeover.handoff.ledger.store import Ledger, effects, moves, snapshots
-from langgraph_takeover.handoff.text.redaction import redact_known_secrets
+from langgraph_takeover.handoff.records.process_facts import redact_snapshot
 from langgraph_takeover.sandbox.interface import Snapshot
 
 _Kind = TypeVar("_Kind", bound=BaseModel)
@@ -242,7 +242,7 @@ def save(lease: Lease, state_id: str, snapshot: Snapshot, parent: str | None = N
     `parent` is the state that the sandbox was in before; of a merge, its base and the merged states, separated by `+`.
     """
     ledger = lease.ledger
-    written = snapshot.model_copy(update={"shell_state": redact_known_secrets(snapshot.shell_state)})
+    written = redact_snapshot(snapshot)
     with ledger.write_transaction() as connection:
         lease.require(connection)
         same = (snapshots.c.thread == lease.thread) & (snapshots.c.id == state_id)

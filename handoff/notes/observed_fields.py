@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from langgraph_takeover.handoff.notes.evidence import Evidence, ShellStep, SourceChange
 from langgraph_takeover.handoff.points.detector_state import ValidationRun, describe_outcome
 from langgraph_takeover.handoff.points.detectors import classify_continuation, find_evidence
+from langgraph_takeover.handoff.records.process_facts import list_process_lines
 from langgraph_takeover.handoff.records.record_facts import find_agent_number
 from langgraph_takeover.handoff.shell.command_effects import may_edit
 from langgraph_takeover.handoff.shell.program_table import find_program, list_missing_programs
@@ -107,6 +108,13 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
             min_entries=5,
         ),
     )
+    snapshot = evidence.record.snapshot
+    if snapshot is not None and (processes := list_process_lines(snapshot.processes)):
+        remark = "they ran when the snapshot was taken; check which of them run now"
+        fields = (
+            *fields,
+            NoteField("Background processes", processes, is_list=True, remark=remark, min_entries=3),
+        )
     if open_work := evidence.open_work:
         entries = tuple(f"{kind}: {_format_path(text)}" for kind, text in open_work)
         fields = (*fields, NoteField("Open at the capture", entries, is_list=True))

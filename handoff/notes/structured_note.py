@@ -26,6 +26,7 @@ SHRINK_ORDER = (
     "Files already read",
     "Commands already tried",
     "Non-source artifacts",
+    "Background processes",
     *map(
         format_title,
         (

@@ -22,6 +22,7 @@ from langgraph_takeover.base.untrusted_input import describe_error, parse_docume
 from langgraph_takeover.base.values import Frozen
 from langgraph_takeover.handoff.names import ViewName
 from langgraph_takeover.handoff.records.envelope import Envelope, Payload
+from langgraph_takeover.handoff.records.process_facts import redact_snapshot
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import Event, FailFastTuple, HandoffPoint, Usage
 from langgraph_takeover.sandbox.interface import Snapshot
@@ -461,6 +462,8 @@ def is_valid_id(name: object) -> bool:
 
 def _redact_model(value: _Kind) -> _Kind:
     """Redact what others may read; what restores a sandbox loses only known secrets."""
+    if isinstance(value, HandoffRecord) and value.snapshot is not None:
+        value = value.model_copy(update={"snapshot": redact_snapshot(value.snapshot)})
     content = value.model_dump(mode="json")
     if isinstance(value, HandoffRecord):
         # Thousands of names are searched as one text.

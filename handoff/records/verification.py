@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.base.secret_names import REDACTED
 from langgraph_takeover.base.untrusted_input import describe_error
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.handoff.text.patch_sections import split_patch
-from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.trace.file_kinds import is_generated
 from langgraph_takeover.sandbox.interface import (

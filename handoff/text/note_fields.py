@@ -60,6 +60,7 @@ OBSERVED_FIELDS = (
     "Continuation state",
     "Commands already tried",
     "Files already read",
+    "Background processes",
     "Open at the capture",
     "Calls not understood",
 )

@@ -13,28 +13,19 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-REDACTED = "[redacted]"
-MIN_SECRET_LENGTH = 8
+from langgraph_takeover.base.secret_names import (
+    MIN_SECRET_LENGTH,
+    NO_VARIABLE,
+    PASSWORD_IN_URL,
+    REDACTED,
+    is_secret_name,
+    is_secret_value,
+)
+
 _Value = TypeVar("_Value")
 
-_SECRET_NAME = re.compile(
-    r"(?:^|[^A-Z0-9])(?:KEYS?|AUTH(?:ORIZATION)?|PRIVATE|DSN|PASS|PWD|CREDS?"
-    r"|[A-Z0-9]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|SECRET|PRIVATE)KEY)S?)(?:[^A-Z0-9]|$)",
-    re.IGNORECASE,
-)
-# Values that are ordinary words of any program; redacting them would damage the work.
-_NOT_A_SECRET = re.compile(
-    r"""[A-Za-z]{1,15}                                     # one word
-    | [A-Za-z_]+(?:\.[A-Za-z_]+)+                          # a dotted name
-    | [-+.,:\d]+                                           # a number, a version, an address
-    | (?:~|\.\.?)?/ | (?:~|\.\.?)/\S* | /[A-Z]?[a-z]+(?:/\S*)?   # a path
-    | [a-z][a-z0-9+.-]*://[^\s@?]*                         # an address on the net, without user and query""",
-    re.VERBOSE,
-)
 # What stands before the key in the value of a header.
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s+", re.IGNORECASE)
-_NO_VARIABLE = r"(?![${<%*\[])"
-_PASSWORD_IN_URL = re.compile(rf"://[^\s/?#:@]*:{_NO_VARIABLE}([^\s/?#@]+)@")
 
 _TOKEN_END = r"(?![\w-])"
 _TOKENS = {
@@ -70,7 +61,7 @@ _PATTERNS = (
     (
         # A variable, or one word, only names a password.
         re.compile(
-            rf"(://[^\s/?#:@\"'`<>\\]{{0,100}}:){_NO_VARIABLE}(?=[A-Za-z]*[^A-Za-z@])[^\s/?#@\"'`<>\\]{{3,200}}(?=@)"
+            rf"(://[^\s/?#:@\"'`<>\\]{{0,100}}:){NO_VARIABLE}(?=[A-Za-z]*[^A-Za-z@])[^\s/?#@\"'`<>\\]{{3,200}}(?=@)"
         ),
         rf"\1{REDACTED}",
     ),
@@ -95,16 +86,6 @@ def redact_known_secrets(value: _Value, extra_secrets: Collection[str] = ()) -> 
     """Redact only known secrets, in text that is executed: a test may need a made-up key."""
     known = _load_known_secrets(extra_secrets)
     return _map_texts(value, lambda text: _remove_secrets(text, known)) if known.plain else value
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a setting or variable of that name holds a secret."""
-    return _SECRET_NAME.search(name) is not None
-
-
-def is_secret_setting(name: str, value: str) -> bool:
-    """Whether a setting's value is a secret: by its name, and because the value is more than a word or a number."""
-    return is_secret_name(name) and _is_secret(value)
 
 
 def find_secrets(settings: Mapping[str, Any]) -> Iterator[str]:
@@ -180,21 +161,17 @@ def _build_cached_forms(
         *extra_secrets,
         *(secret for name, value in decoded for secret in _find_setting_secrets(name, value)),
     }
-    return _build_forms(secret for secret in secrets if _is_secret(secret))
+    return _build_forms(secret for secret in secrets if is_secret_value(secret))
 
 
 def _find_setting_secrets(name: str, value: str) -> Iterator[str]:
-    if _SECRET_NAME.search(name):
+    if is_secret_name(name):
         yield value
         yield value.strip()
         yield _SCHEME.sub("", value.strip(), count=1)
-    for password in _PASSWORD_IN_URL.findall(value):
+    for password in PASSWORD_IN_URL.findall(value):
         yield password
         yield unquote(password)
-
-
-def _is_secret(value: str) -> bool:
-    return len(value) >= MIN_SECRET_LENGTH and value not in REDACTED and not _NOT_A_SECRET.fullmatch(value)
 
 
 _WHITE_SPACE = b" \t\r\n"

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_takeover.base.texts import escape_unprintable
+from langgraph_takeover.handoff.records.process_facts import list_process_lines
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.records.record_facts import format_left_out
 from langgraph_takeover.handoff.trace.events import describe_unknown_forms
@@ -110,6 +111,7 @@ def _list_facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
         ("point", f"{record.point.kind}, after event {record.point.event_index}"),
         ("detail", record.point.detail),
         ("snapshot", "none" if snapshot is None else f"{snapshot.backend}, {snapshot.location}"),
+        *((("processes", "; ".join(lines)),) if (lines := _list_processes(record)) else ()),
         ("patch", _describe_patch(record)),
         ("made", record.created_at),
         ("notes", "none: the views say UNKNOWN" if notes is None else f"by {notes.model}"),
@@ -125,6 +127,10 @@ def _list_facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
 
 def _describe_unknown(record: HandoffRecord) -> str:
     return describe_unknown_forms(record.external.unknown_forms) if record.external else ""
+
+
+def _list_processes(record: HandoffRecord) -> tuple[str, ...]:
+    return list_process_lines(record.snapshot.processes) if record.snapshot is not None else ()
 
 
 def _describe_patch(record: HandoffRecord) -> str:

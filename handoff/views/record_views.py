@@ -19,6 +19,7 @@ from langgraph_takeover.handoff.delegation_selection import (
 from langgraph_takeover.handoff.notes.structured_note import render_structured_note
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import DeadEnd, Payload, RanCommand, ReadFile
+from langgraph_takeover.handoff.records.process_facts import list_process_lines
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.records.record_facts import find_agent_number, render_chain
 from langgraph_takeover.handoff.text.fence import (
@@ -170,10 +171,11 @@ def payload_history(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPI
         rules.append(load_prompt("do_not_retry") + "".join(f"- {end.sentence}\n" for end in proven))
     rules.append(load_prompt("payload"))
     kept = {index for step in taken for index in list_event_indices(step)}
+    data = render_chain(record) + _render_payload(payload, proven) + _render_processes(record)
     return History(
         opening="\n".join(rules),
         steps=tuple(taken),
-        closing=f"{wrap_in_fence(render_chain(record) + _render_payload(payload, proven))}\n{render_task(record)}",
+        closing=f"{wrap_in_fence(data)}\n{render_task(record)}",
         dropped=tuple(event.index for event in record.trace if event.index not in kept),
         has_thoughts=False,
     )
@@ -248,6 +250,12 @@ def _render_payload(payload: Payload, proven: Sequence[ProvenDeadEnd]) -> str:
     if proven:
         parts.append("Attempts that failed:\n" + _format_list(map(_render_attempt, proven)))
     return "\n\n".join(parts)
+
+
+def _render_processes(record: HandoffRecord) -> str:
+    lines = list_process_lines(record.snapshot.processes) if record.snapshot is not None else ()
+    heading = "\n\nRan in the background when the snapshot was taken; check which of them run now:\n"
+    return heading + _format_list(f"- {line}" for line in lines) if lines else ""
 
 
 def _render_attempt(end: ProvenDeadEnd) -> str:

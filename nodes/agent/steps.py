@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, get_type_hints
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import interrupt
 
 from langgraph_takeover.base.awaiting import run_without_loop
+from langgraph_takeover.handoff.records.process_facts import describe_process
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
@@ -24,7 +26,7 @@ from langgraph_takeover.nodes.session.workers import (
     WorkKind,
     default_workers,
 )
-from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state import AgentState, ProcessChoice, ProcessQuestion
 from langgraph_takeover.nodes.state_events import (
     BUDGET_SPENT,
     answer_open_calls,
@@ -77,6 +79,23 @@ Node = Callable[..., AgentState | NodeSteps]
 _THINKING_NODE = "think"
 _NODES_THAT_ONLY_READ = (_THINKING_NODE, "next_call")
 """They begin while the state of the last act is being saved; all others wait for it."""
+
+
+_NODES_THAT_ACT = (_THINKING_NODE, "take_turn", "shell", "editor", "tool", "delegate", "agent")
+"""They begin when a person has chosen which processes of a restored sandbox to start again."""
+
+
+def _ask_about_processes(state: AgentState, runtime: Runtime[Any]) -> None:
+    """Under `restart_processes="ask"`, interrupt the graph before the first act in a restored sandbox."""
+    context, state_id = runtime.context, state.get("sandbox_state")
+    if not isinstance(context, AgentContext) or state_id is None:
+        return
+    processes = context.session.list_processes_to_choose(state_id)
+    if not processes:
+        return
+    question = ProcessQuestion(processes=tuple(map(describe_process, processes)))
+    answer = interrupt(question.model_dump(mode="json"), response_schema=ProcessChoice)
+    context.session.chosen_processes[state_id] = ProcessChoice.model_validate(answer).start
 
 
 class _Progress(NamedTuple):
@@ -140,6 +159,8 @@ async def _run_steps(
 
 
 def _begin(node: Node, state: AgentState, runtime: Runtime[Any]) -> _Progress:
+    if node.__name__ in _NODES_THAT_ACT:
+        _ask_about_processes(state, runtime)
     result = node(state, runtime)
     return _advance(result) if isinstance(result, Generator) else _Progress(None, None, result)
 

@@ -91,6 +91,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
         report_progress(runtime, "starting", state, text=driver.starting)
     if not context.session.has_checked_state(state["sandbox_state"]):
         enter_checked_state(context.session, state)
+    context.session.start_processes()
     repair = driver.begin()
     request = driver.build_request()
     _report_repair(state, runtime, repair)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import h11
 
+from langgraph_takeover.base.secret_names import is_secret_name
 from langgraph_takeover.base.takeover_error import TakeoverError
-from langgraph_takeover.handoff.text.redaction import is_secret_name
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest
 from langgraph_takeover.nodes.external.bridge_limits import BridgeLimits, ByteBudget
 

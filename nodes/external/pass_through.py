@@ -13,8 +13,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, SecretStr
 
+from langgraph_takeover.base.secret_names import MIN_SECRET_LENGTH
 from langgraph_takeover.base.untrusted_input import parse_document
-from langgraph_takeover.handoff.text.redaction import MIN_SECRET_LENGTH
 from langgraph_takeover.nodes.external.apis import MODEL_PATHS, WIRE_REPLY, Api, WireRequest, parse_reply
 from langgraph_takeover.nodes.external.apis.model_request import build_text_request
 from langgraph_takeover.nodes.external.apis.wire_turns import pack_wire_reply

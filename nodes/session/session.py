@@ -10,11 +10,12 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, cast
 
-from langgraph_takeover.base.failures import clean_up, end_block, run_all
+from langgraph_takeover.base.failures import clean_up, end_block, get_logger, run_all
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey, Move
 from langgraph_takeover.handoff.ledger.leases import answer_request
 from langgraph_takeover.handoff.points import detectors
+from langgraph_takeover.handoff.records.process_facts import describe_command, describe_starts
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
@@ -43,6 +44,7 @@ from langgraph_takeover.nodes.session.thinning import Thinning
 from langgraph_takeover.nodes.session.workers import StopSignal, Workers, default_workers
 from langgraph_takeover.sandbox import SandboxManager, remove_stale_resources, start
 from langgraph_takeover.sandbox.interface import (
+    BackgroundProcess,
     FileChange,
     Sandbox,
     SandboxSpec,
@@ -79,6 +81,7 @@ class _Act:
         self.is_running = True
 
 
+_LOG = get_logger(__name__)
 _TURN_POLL_S, _CLOSING_WAIT_S = 0.1, 5.0
 _START_CALL = "start"
 _act: ContextVar[_Act | None] = ContextVar("takeover_act", default=None)
@@ -144,6 +147,12 @@ class Session:
         """Ends when that state is durable."""
         self._is_checked = True
         """Whether the sandbox has been compared with the run's changes since it was restored."""
+        self._earlier_processes: tuple[BackgroundProcess, ...] | None = ()
+        """What ran at the snapshot that was restored, until `start_processes`."""
+        self._process_notice: tuple[str, ...] = ()
+        """What became of it, until the agent has read it."""
+        self.chosen_processes: dict[str, tuple[int, ...]] = {}
+        """Under `ask`: the numbers of the processes of each state that a person chose."""
         self._trace_state: TraceState | None = None
         self.conversations: dict[str, MeasuredConversation] = {}
         """The conversation of each agent, by its name, as far as it was measured; while a node uses one, it is not here."""
@@ -366,7 +375,53 @@ class Session:
     def _restore_state(self, state_id: str) -> Sandbox:
         snapshot = self._states.load(state_id)
         self._is_checked = False
-        return self._sandbox_manager.restore(snapshot, self._states.snapshot_directory(snapshot))
+        sandbox = self._sandbox_manager.restore(snapshot, self._states.snapshot_directory(snapshot))
+        self._earlier_processes = sandbox.earlier_processes
+        return sandbox
+
+    # Background processes
+
+    def list_processes_to_choose(self, state_id: str) -> tuple[BackgroundProcess, ...]:
+        """Under `ask`: what ran in a state and does not run yet, if no person has chosen from it."""
+        if self.spec.restart_processes != "ask" or state_id in (BASE_STATE, *self.chosen_processes):
+            return ()
+        if state_id == self._state_id:
+            return self._earlier_processes or ()
+        self.pending.wait()
+        snapshot = self._states.find(state_id)
+        return (snapshot.processes if snapshot is not None else None) or ()
+
+    def start_processes(self) -> None:
+        """Start what ran at the snapshot that the sandbox was restored from, as the spec says; once for each restore.
+
+        A program that works in the sandbox calls this first: before that, the files are as they were.
+        """
+        if self._earlier_processes == ():
+            return
+        with self.take_turn():
+            earlier, state_id = self._earlier_processes, self._state_id
+            sandbox = self._sandbox_manager.current
+            if earlier == () or sandbox is None or state_id is None:
+                return
+            self._earlier_processes = ()
+            self._start_processes(sandbox, earlier, state_id)
+
+    def _start_processes(
+        self, sandbox: Sandbox, earlier: tuple[BackgroundProcess, ...] | None, state_id: str
+    ) -> None:
+        policy = self.spec.restart_processes
+        chosen = self.chosen_processes.get(state_id, ()) if policy == "ask" else range(len(earlier or ()))
+        wanted = [each for number, each in enumerate(earlier or ()) if number in chosen and policy != "never"]
+        starts = sandbox.start_processes(wanted)
+        for each in starts:
+            if each.problem:
+                _LOG.warning("thread %r: %s: %s", self.thread, describe_command(each.process), each.problem)
+        self._process_notice = describe_starts(earlier, starts)
+
+    def take_process_notice(self) -> tuple[str, ...]:
+        """Return what became of the processes of the restored snapshot, one line each, to the first caller."""
+        notice, self._process_notice = self._process_notice, ()
+        return notice
 
     def end_command(self) -> None:
         """End the command that runs in the sandbox, from another OS thread; it ends as after a time-out."""
@@ -378,6 +433,7 @@ class Session:
     def close_sandbox(self) -> None:
         """Close the sandbox, so that a state is restored when it is entered."""
         self._state_id, self._saving, self.has_unsaved = None, None, False
+        self._earlier_processes, self._process_notice = (), ()
         if self.companion is not None:
             self.companion.close()
             self.companion = None
@@ -516,7 +572,9 @@ class Session:
         self._require_saved(state_id)
         result = None
         if effect == "nothing":
-            result = self._run_operation(operation, self.enter_state(state_id, task))
+            sandbox = self.enter_state(state_id, task)
+            self.start_processes()
+            result = self._run_operation(operation, sandbox)
             if not result.changes and not result.shell_ended:
                 return result, state_id
             # It had an effect after all: for example, a command's name is an alias here.
@@ -529,6 +587,7 @@ class Session:
             self.close_sandbox()
             result = None
         sandbox = self._sandbox_manager.sandbox() if result else self.enter_state(state_id, task)
+        self.start_processes()
         self._state_id = None
         result = result or self._run_operation(operation, sandbox)
         # The command's end may be that of its sandbox.

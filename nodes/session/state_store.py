@@ -14,6 +14,7 @@ from langgraph_takeover.base.failures import sync_directory
 from langgraph_takeover.base.takeover_error import TakeoverError
 from langgraph_takeover.handoff.ledger import Lease, Ledger, effects
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
+from langgraph_takeover.handoff.records.process_facts import redact_processes
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.nodes.session.graph_tasks import create_state_id
@@ -141,13 +142,14 @@ class StateStore:
         if not all(each.generated for each in changes) or (is_examined and sandbox.has_unsaved_changes()):
             return self._save_new_state(sandbox, state_before)
         shell_state = redact_known_secrets(sandbox.shell_state())
+        processes = redact_processes(sandbox.processes())
         before = self.find(state_before) if state_before != BASE_STATE else None
-        if before is not None and before.shell_state == shell_state:
+        if before is not None and (before.shell_state, before.processes) == (shell_state, processes):
             return state_before, None
         if before is not None and before.backend == self._backend:
             # The files are those of the snapshot before. A restored sandbox may have another workspace
             # than that snapshot, and its shell state refers to it.
-            update = {"shell_state": shell_state, "workspace": sandbox.workspace}
+            update = {"shell_state": shell_state, "processes": processes, "workspace": sandbox.workspace}
             after = create_state_id()
             effects.save(self._lease, after, before.model_copy(update=update), state_before)
             return after, None

@@ -73,6 +73,10 @@ def act_once(
         diffs = context.session.file_diffs
         diffs.read_differences(sandbox, differences)
         observation = operation(sandbox)
+        if notice := context.session.take_process_notice():
+            listed = "\n".join(f"- {line}" for line in notice)
+            head = f"[the sandbox was restored; what ran in the background:\n{listed}]"
+            observation = observation.model_copy(update={"text": f"{head}\n{observation.text}"})
         if observation.edit is not None and observation.edit["before"] is not None:
             diffs.add_content(observation.edit["before"].encode())
         diff = diffs.describe(sandbox, observation.changes, task.base_commit, keys)

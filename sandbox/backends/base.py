@@ -16,6 +16,7 @@ from langgraph_takeover.base.failures import ObserverErrors, clean_up, end_block
 from langgraph_takeover.base.telemetry import ActiveSpan, start_span
 from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox.backends import host
+from langgraph_takeover.sandbox.background_processes import ProcessStarter, record_background_processes
 from langgraph_takeover.sandbox.changes.change_report import (
     FileVersion,
     LayerChangeTracker,
@@ -27,9 +28,11 @@ from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.saved_files import SavedFiles
 from langgraph_takeover.sandbox.interface import (
     BackendName,
+    BackgroundProcess,
     ExecResult,
     FileAccessError,
     FileChange,
+    ProcessStart,
     SandboxSpec,
     SandboxUnavailableError,
     Snapshot,
@@ -155,8 +158,10 @@ class BackendSandbox:
         shell_state: ShellState | None = None,
         directories: Sequence[str] = (),
         caches: Sequence[str] = (),
+        earlier_processes: tuple[BackgroundProcess, ...] | None = (),
     ) -> None:
         """`directories` are made if they are missing; changes in `caches` alone are not worth a snapshot."""
+        self.earlier_processes = earlier_processes
         self._backend = backend
         self.workspace = backend.workspace
         self._shell_init = shell_init
@@ -348,6 +353,24 @@ class BackendSandbox:
             or _make_minimal_shell_state(self._agent_shell.cwd)
         ).to_json()
 
+    def processes(self) -> tuple[BackgroundProcess, ...] | None:
+        pids = self._list_pids()
+        if not pids:
+            return None if pids is None else ()
+        state = self._agent_shell.request_state()(_STATE_TIMEOUT_S)
+        return record_background_processes(pids, state or ShellState())
+
+    def start_processes(
+        self, processes: Sequence[BackgroundProcess], *, timeout_s: float = 10.0
+    ) -> tuple[ProcessStart, ...]:
+        starter = ProcessStarter(
+            lambda command: self.run(command, timeout_s=_STATE_TIMEOUT_S), self._list_pids
+        )
+        return starter.start_all(processes, timeout_s=timeout_s)
+
+    def _list_pids(self) -> Collection[int] | None:
+        return self._backend.list_processes(self._agent_shell, self._runtime_shell)
+
     def listen(self, port: int) -> socket.socket:
         return self._backend.listen(self._agent_shell, port)
 
@@ -383,6 +406,8 @@ class BackendSandbox:
         state = self._agent_shell.request_state()(_STATE_TIMEOUT_S)
         shell_state = state or _make_minimal_shell_state(self._agent_shell.cwd)
         before, at_rest = self._backend.layers(), self._backend.is_idle()
+        pids = () if at_rest else self._list_pids()
+        processes = None if pids is None else record_background_processes(pids, shell_state)
         self._saved_files.remember(before, waits=at_rest)
         try:
             with ownership.translate_disk_errors():
@@ -406,7 +431,7 @@ class BackendSandbox:
         def finish() -> Snapshot:
             try:
                 with ownership.translate_disk_errors():
-                    return keep(shell_state.to_json())
+                    return keep(shell_state.to_json()).model_copy(update={"processes": processes})
             except BaseException:
                 self._saved_files.forget()
                 raise

@@ -17,10 +17,17 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from langgraph_takeover.base.values import Frozen
+from langgraph_takeover.sandbox.background_processes import relocate_processes
 from langgraph_takeover.sandbox.changes.change_report import GENERATED_DIRECTORIES
-from langgraph_takeover.sandbox.interface import SandboxUnavailableError, Snapshot, SnapshotCorruptError
+from langgraph_takeover.sandbox.interface import (
+    MAX_PROCESSES,
+    BackgroundProcess,
+    SandboxUnavailableError,
+    Snapshot,
+    SnapshotCorruptError,
+)
 from langgraph_takeover.sandbox.shell import escape_non_utf8
-from langgraph_takeover.sandbox.shell_state import ShellState, parse_state
+from langgraph_takeover.sandbox.shell_state import ShellState, build_relocation, parse_state
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.snapshots.archive_members import ArchiveMember, ArchiveMembers, sort_key
 from langgraph_takeover.sandbox.snapshots.archive_reader import Entry, iterate_members, list_entries
@@ -132,6 +139,7 @@ def merge_snapshots(
         "digest": digest,
         "location": archive_name(digest),
         "shell_state": _merge_shells(base.snapshot, [each.snapshot for each in branches]),
+        "processes": _merge_processes(base.snapshot, [each.snapshot for each in branches]),
     }
     return Merge(first.model_copy(update=update), conflicts)
 
@@ -787,7 +795,23 @@ def merge_lines(
     return done.stdout, done.returncode > 0
 
 
-# The shell
+# The shell and the processes
+
+
+def _merge_processes(base: Snapshot, branches: Sequence[Snapshot]) -> tuple[BackgroundProcess, ...] | None:
+    """Merge lists of processes: what a branch started is added, what a branch ended is removed; None if one is unknown."""
+    listed_by_state = []
+    for state in (base, *branches):
+        if state.processes is None:
+            return None
+        relocation = build_relocation({state.workspace: branches[0].workspace})
+        listed_by_state.append(
+            state.processes if relocation is None else relocate_processes(state.processes, relocation)
+        )
+    before, *after = listed_by_state
+    kept = [each for each in before if all(each in listed for listed in after)]
+    kept += [each for listed in after for each in listed if each not in before]
+    return tuple(each for number, each in enumerate(kept) if each not in kept[:number])[:MAX_PROCESSES]
 
 
 def _merge_shells(base: Snapshot, branches: Sequence[Snapshot]) -> str:

@@ -19,9 +19,9 @@ import pytest
 import zstandard
 
 from langgraph_takeover import open_home, open_run
+from langgraph_takeover.base.secret_names import REDACTED
 from langgraph_takeover.evals.models import build_model
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
-from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.sandbox.ownership import ROOT_VARIABLE
 

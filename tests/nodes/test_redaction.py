@@ -12,8 +12,8 @@ from langchain_core.tools import tool
 from pydantic import SecretStr
 
 from langgraph_takeover import run
+from langgraph_takeover.base.secret_names import REDACTED
 from langgraph_takeover.handoff.records.record import Claim
-from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.nodes.state_events import clip_text
 from langgraph_takeover.sandbox.interface import Snapshot
 

@@ -13,8 +13,8 @@ Use it in a pytest module of the back end:
             yield kit
         kit.remove_stale_resources(kit.owner)
 
-`commands`, `timeouts`, `files`, `snapshots`, `attacks`, `races`, `programs` and `listening` are its
-parts; each can be imported alone.
+`commands`, `timeouts`, `files`, `snapshots`, `attacks`, `races`, `programs`, `listening` and `servers`
+are its parts; each can be imported alone.
 """
 
 try:
@@ -34,6 +34,7 @@ for _part in (
     "races",
     "programs",
     "listening",
+    "servers",
 ):
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
@@ -44,3 +45,4 @@ from langgraph_takeover.testing.sandboxes.host_parts import *  # noqa: E402, F40
 from langgraph_takeover.testing.sandboxes.kit import *  # noqa: E402, F403
 from langgraph_takeover.testing.sandboxes.races import *  # noqa: E402, F403
 from langgraph_takeover.testing.sandboxes.saved_states import *  # noqa: E402, F403
+from langgraph_takeover.testing.sandboxes.servers import *  # noqa: E402, F403

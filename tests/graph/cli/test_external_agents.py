@@ -146,6 +146,7 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "native:m"], 2, "OPENAI_API_KEY is not set"),
         (["continue", "x", "--agent", "codex", "--sandbox", "process", "--model", "m"], 2, "your files and your network"),
         (["continue", "x", "--agent", "codex", "--image", "i"], 2, "--image: only with --sandbox"),
+        (["continue", "x", "--agent", "codex", "--processes", "ask"], 2, "--processes: only with --sandbox"),
         (["continue", "x", "--agent", "nobody", "--sandbox", "host", "--model", "openai:m"], 2, "'nobody'"),
         (["continue", "a/b", "--agent", "codex"], 2, "record not found: a/b"),
         (["continue", "../../x", "--undo"], 2, "record not found: ../../x"),

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.text.redaction import REDACTED, redact, redact_known_secrets
+from langgraph_takeover.base.secret_names import REDACTED
+from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 
 from ...random_examples import SHARED_FIXTURES, examples
 

@@ -24,7 +24,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from langgraph_takeover.handoff.text.redaction import REDACTED
+from langgraph_takeover.base.secret_names import REDACTED
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
 from langgraph_takeover.nodes.model.calls import ask_model, ask_with_schema, find_api_keys

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
 from langgraph_takeover import RunStatus, resume, take_over
-from langgraph_takeover.handoff.text.redaction import REDACTED
+from langgraph_takeover.base.secret_names import REDACTED
 from langgraph_takeover.nodes.agent.step_edits import align_step_edit
 from langgraph_takeover.nodes.model.message_content import CLIENT, adapt_messages
 from langgraph_takeover.nodes.state import AgentState

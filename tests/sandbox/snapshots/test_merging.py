@@ -240,6 +240,12 @@ def test_the_shell_is_merged_by_name(merge: Any) -> None:
     ]
 
 
+def test_what_branches_started_in_the_background_is_merged(merge: Any) -> None:
+    merged = merge("sleep 61 &", "sleep 62 & cd /", "sleep 62 & sleep 63 &")
+    processes = merged.merge.snapshot.processes
+    assert sorted(each.argv for each in processes) == [("sleep", "62"), ("sleep", "63")]
+
+
 def test_hard_links_attributes_and_times_survive(merge: Any) -> None:
     merged = merge(
         "echo 1 > first; ln first second; touch -d @1 old",
