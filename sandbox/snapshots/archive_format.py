@@ -30,6 +30,13 @@ def archive_name(digest: str) -> str:
     return f"{digest}.tar.zst"
 
 
+def part_name(sha256: str) -> str:
+    """Return the file name of an archive that several snapshots share, from the digest of its bytes."""
+    return f"{sha256}.part"
+
+
+MAX_PARTS = 32
+"""Archives that one snapshot may consist of."""
 MIN_HOLE_BYTES = 64 * 1024**2
 """Holes of a file that is saved without them, in bytes. Other files are saved whole."""
 MAX_SPANS = 65_536
