@@ -30,9 +30,12 @@ def archive_name(digest: str) -> str:
     return f"{digest}.tar.zst"
 
 
+PART_SUFFIX = ".part"
+
+
 def part_name(sha256: str) -> str:
     """Return the file name of an archive that several snapshots share, from the digest of its bytes."""
-    return f"{sha256}.part"
+    return sha256 + PART_SUFFIX
 
 
 MAX_PARTS = 32

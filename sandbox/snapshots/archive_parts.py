@@ -27,6 +27,7 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
     MAX_LAYER_BYTES,
     MAX_PARTS,
     OPAQUE_MARK,
+    PART_SUFFIX,
     ROOT_NAME,
     WHITEOUT_PREFIX,
     part_name,
@@ -138,7 +139,7 @@ def hold_store(store: Path) -> Iterator[int]:
 
 def list_unused_parts(store: Path) -> list[Path]:
     """List the parts in a directory that no snapshot there names; none if a snapshot's file cannot be read."""
-    parts = [*store.glob("*.part")]
+    parts = [*store.glob(f"*{PART_SUFFIX}")]
     used: set[str] = set()
     for archive in store.glob("*.tar.zst") if parts else ():
         try:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 from langgraph_takeover.sandbox.isolation.limits import bytes_used
+from langgraph_takeover.sandbox.ownership import translate_disk_errors
 from langgraph_takeover.sandbox.snapshots import archive_reader, archive_writer
 from langgraph_takeover.sandbox.snapshots.archive_format import MAX_PARTS, archive_name
 from langgraph_takeover.sandbox.snapshots.archive_members import MalformedArchiveError, sort_key
@@ -230,18 +231,16 @@ class LayerArchives:
         self._base, self._base_digest, self._root_uid = base, base_digest, root_uid
         self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
         self._restored: tuple[tuple[Path, ...], Path, str] | None = None
+        self._replaced: list[tuple[tuple[Path, ...], Path]] = []
         self._saving = threading.Lock()
 
     def remember_restored(self, layers: tuple[Path, ...], archive: Path, digest: str) -> None:
         """Say that layers, the top one first, are the content of a snapshot's file."""
         self._restored = (layers, archive, digest)
 
-    def replace_layers(self, layers: tuple[Path, ...], digest: str) -> None:
-        """Say that layers have the content of the snapshot that was saved last, and take the place of its own."""
-        with self._saving:
-            last = self._remembered[digest]
-            parts = tuple(part for unit in last.units for part in unit.parts)
-            last.units = (SavedUnit(layers, parts, sum(map(bytes_used, layers)), last.units[0].content),)
+    def replace_layers(self, layers: tuple[Path, ...], merged: Path) -> None:
+        """Say that a layer has the content of these and takes their place in the next snapshot."""
+        self._replaced.append((layers, merged))  # without waiting for a snapshot that is being saved
 
     def save(self, layers: tuple[Path, ...], store: Path) -> str:
         """Save layers, the top one first, as a snapshot in `store`; return the digest of their content.
@@ -250,8 +249,12 @@ class LayerArchives:
         appears last. Raises OutOfDiskError and SandboxUnavailableError.
         """
         archive_writer.create_store(store)
-        with self._saving, hold_store(store):
+        with translate_disk_errors(), self._saving, hold_store(store):
             self._load_restored()
+            while self._replaced:
+                layers_before, merged = self._replaced.pop(0)
+                for each in self._remembered.values():
+                    each.units = _replace_layers(each.units, layers_before, merged)
             remembered, units = self._find_saved(layers)
             covered = sum(len(unit.layers) for unit in units)
             new = layers[: len(layers) - covered]
@@ -356,6 +359,17 @@ class LayerArchives:
             parts,
         )
         return units if is_same else ()
+
+
+def _replace_layers(units: Units, layers: tuple[Path, ...], merged: Path) -> Units:
+    """Return units that have one layer in place of these, if units have exactly these."""
+    for start in range(len(units)):
+        for end in range(start + 1, len(units) + 1):
+            if _list_layers(units[start:end]) == layers:
+                parts = tuple(part for unit in units[start:end] for part in unit.parts)
+                unit = SavedUnit((merged,), parts, bytes_used(merged), units[start].content)
+                return (*units[:start], unit, *units[end:])
+    return units
 
 
 def _list_layers(units: Units) -> tuple[Path, ...]:
