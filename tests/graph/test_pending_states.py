@@ -12,7 +12,7 @@ import pytest
 
 from langgraph_takeover.nodes.session.pending_states import PendingStates
 from langgraph_takeover.sandbox.interface import OutOfDiskError
-from langgraph_takeover.sandbox.snapshots.layer_archives import LayerArchives
+from langgraph_takeover.sandbox.snapshots import archive_writer
 
 from .conftest import DONE, NOTE, PROMPT, SHOW, RunHarness, get_shown_lines, scripted_model
 
@@ -34,7 +34,7 @@ class ArchiveGate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchiveGate]:
-    gate, write = ArchiveGate(), LayerArchives.save
+    gate, write = ArchiveGate(), archive_writer.write_to_store
 
     def write_later(*args: Any, **kwargs: Any) -> Any:
         gate.opened.wait(20)
@@ -43,7 +43,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchiveGate]:
             raise error
         return write(*args, **kwargs)
 
-    monkeypatch.setattr(LayerArchives, "save", write_later)
+    monkeypatch.setattr(archive_writer, "write_to_store", write_later)
     yield gate
     gate.opened.set()
 
