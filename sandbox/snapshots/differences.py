@@ -54,7 +54,7 @@ class _EmptyState:
 
 
 def list_differences(
-    layers: tuple[Path, ...], base: LayerStack, below: SavedState | None = None
+    layers: tuple[Path, ...], base: LayerStack, *, below: SavedState | None = None
 ) -> Iterator[Difference]:
     """Yield the difference of unchanging layers, the top one first; sorted, a directory before its content.
 

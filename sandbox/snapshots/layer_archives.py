@@ -147,6 +147,7 @@ class ContentBuilder:
 def list_part_differences(
     layers: tuple[Path, ...],
     base: LayerStack,
+    *,
     below: tuple[Path, ...],
     content: SavedContent,
     builder: ContentBuilder,
@@ -157,7 +158,7 @@ def list_part_differences(
     that no part depends on hidden content.
     """
     stack = LayerStack(*below, opaque_attribute=base.opaque_attribute)
-    for difference in list_differences(layers, base, content):
+    for difference in list_differences(layers, base, below=content):
         key = sort_key(difference.path)
         yield from _list_broken_links(stack, builder, key)
         if builder.broken and builder.broken[0] == key:
@@ -297,7 +298,7 @@ class LayerArchives:
         builder = ContentBuilder(content)
         below = _list_layers(units)
         written = archive_writer.write_differences_to_store(
-            list_part_differences(new, self._base, below, content, builder),
+            list_part_differences(new, self._base, below=below, content=content, builder=builder),
             store,
             base_digest=self._base_digest,
             root_uid=self._root_uid,
