@@ -22,6 +22,8 @@ from langgraph_takeover.sandbox.backends import processes
 from langgraph_takeover.sandbox.docker_client import client, translate_errors
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
 from langgraph_takeover.sandbox.ownership import BASES_LOCK, CREATION_LABEL, OWNER_LABEL
+from langgraph_takeover.sandbox.snapshots.archive_format import PART_SUFFIX
+from langgraph_takeover.sandbox.snapshots.archive_parts import list_unused_parts, remove_unused_part
 from langgraph_takeover.sandbox.snapshots.images import LOADED_LABEL, SNAPSHOT_REPOSITORY
 from langgraph_takeover.sandbox.untrusted_trees import (
     REMOVED_PREFIX,
@@ -75,6 +77,7 @@ DEFAULT_REQUEST = CollectionRequest()
 _BASE_NAME = re.compile(r"[0-9a-f]{24}")
 _TEMPORARY_NAME = re.compile(
     r"takeover-(?:squash|image|export|check|merge)-[a-z0-9_]{8}|\.freezing-[a-z0-9_]{8}|\.importing-[0-9a-f]{16}"
+    r"|\.[0-9a-f]{16}\.partial"
 )
 _MARKER_LIBRARY = "zstandard"  # a library that creates temporary directories
 _FIRST_NAMESPACE = 4026531836  # the process namespace that sees all others
@@ -92,12 +95,18 @@ def list_stored_resources(request: CollectionRequest) -> Iterator[Resource]:
 
 
 def list_temporary_resources(request: CollectionRequest) -> Iterator[Resource]:
-    """Temporary directories and files: in the system's place for them, and below `request.stores`."""
+    """Temporary directories and files: in the system's place for them, and below `request.stores`.
+
+    Parts of snapshots that no snapshot in their directory names count as temporary.
+    """
     if request.owner is not None:
         return
     paths = [*_list_directory(Path(tempfile.gettempdir()))]
-    paths += [store / path for store in request.stores for path, _ in walk(store)]
-    for path in sorted(path for path in paths if _TEMPORARY_NAME.fullmatch(path.name)):
+    stored = [store / path for store in request.stores for path, _ in walk(store)]
+    named = [path for path in (*paths, *stored) if _TEMPORARY_NAME.fullmatch(path.name)]
+    directories = {path.parent for path in stored if path.name.endswith(PART_SUFFIX)}
+    unused = [path for directory in directories for path in list_unused_parts(directory)]
+    for path in sorted({*named, *unused}):
         with contextlib.suppress(FileNotFoundError):  # its maker has removed it
             use = _describe_temporary_use(path)
             yield _make_resource(
@@ -112,6 +121,8 @@ def remove_stale_directory(resource: Resource) -> str | None:
         with contextlib.suppress(FileNotFoundError):  # another collector has removed it
             if (use := _describe_temporary_use(path)) is not None:
                 return use
+            if path.name.endswith(PART_SUFFIX):
+                return None if remove_unused_part(path) else "a snapshot needs it now"
     elif not path.name.startswith(REMOVED_PREFIX):
         with ownership.claim(resource.owner or BASES_LOCK) as is_alone:
             if not is_alone:

@@ -46,6 +46,7 @@ from langgraph_takeover.sandbox.isolation.freezer import (
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch
 from langgraph_takeover.sandbox.shell import GRACE_S, Channel, RuntimeShell, Shell, escape_non_utf8
 from langgraph_takeover.sandbox.shell_state import ShellState, parse_directory
+from langgraph_takeover.sandbox.snapshots.archive_parts import SizeOfSnapshot, measure_archive
 from langgraph_takeover.sandbox.snapshots.bases import (
     COPY_PREFIX,
     EMPTY_DIGEST,
@@ -58,22 +59,24 @@ from langgraph_takeover.sandbox.snapshots.bases import (
 
 @ObserverErrors("telemetry")
 def describe_snapshot(span: ActiveSpan, snapshot: Snapshot, store: Path) -> None:
-    """Set the snapshot's back end, digest and size, which is unknown for an image."""
+    """Set the snapshot's back end, digest and size, which is unknown for an image, and the bytes that it added."""
     if not span.is_recording:
         return
+    size = _measure_archive(store / snapshot.location)
     span.set(
         {
             "takeover.backend": snapshot.backend,
             "takeover.snapshot.digest": snapshot.digest,
-            "takeover.snapshot.bytes": _measure_bytes(store / snapshot.location),
+            "takeover.snapshot.bytes": size.total if size is not None else None,
+            "takeover.snapshot.written_bytes": size.written if size is not None else None,
         }
     )
 
 
-def _measure_bytes(archive: Path) -> int | None:
+def _measure_archive(archive: Path) -> SizeOfSnapshot | None:
     try:
-        return archive.lstat().st_size
-    except OSError:
+        return measure_archive(archive)
+    except (OSError, ValueError):
         return None
 
 

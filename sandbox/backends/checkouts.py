@@ -326,7 +326,7 @@ def snapshot_tree(
             try:
                 digest = archive_writer.write_differences_to_store(
                     differences, store, base_digest=base_digest, files=digests, on_bytes=on_bytes
-                )
+                ).digest
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise SandboxUnavailableError(
                     f"{directory}: {error.filename} disappeared (try again)"

@@ -24,9 +24,17 @@ from langgraph_takeover.sandbox.interface import (
     SnapshotCorruptError,
 )
 from langgraph_takeover.sandbox.isolation.limits import bytes_used
-from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader, archive_writer, bases, images
+from langgraph_takeover.sandbox.snapshots import (
+    archive_format,
+    archive_parts,
+    archive_reader,
+    archive_writer,
+    bases,
+    images,
+)
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, WRITABLE_DIRECTORIES, Base
+from langgraph_takeover.sandbox.snapshots.layer_archives import LayerArchives
 from langgraph_takeover.sandbox.snapshots.layer_copies import (
     LayerChanges,
     copy_changes,
@@ -115,6 +123,7 @@ class OverlayTree:
         self._max_bytes = max_bytes
         self.root = overlay.merged_directory()
         self._old_namespaces: list[overlay.NamespaceHolder] = []
+        self.archives = LayerArchives(LayerStack(base.tree), base.digest, ownership.owner_uid() or 0)
         self._own_lowers: tuple[Path, ...] = ()
         self._copies: tuple[Path, ...] = ()
         self._copied: LayerSignatures | None = {}
@@ -216,6 +225,7 @@ class OverlayTree:
         work_directory = overlay.create_layer_directory(self._owner)
         with remove_on_failure(work_directory):
             merge_layers(layers, work_directory / _DIFF_DIRECTORY)
+        self.archives.replace_layers(layers, work_directory / _DIFF_DIRECTORY)
         return (work_directory / _DIFF_DIRECTORY,)
 
     def _exceeds_limit(self) -> bool:
@@ -225,6 +235,7 @@ class OverlayTree:
     def close(self) -> None:
         for keeper in (*self._old_namespaces, self.namespaces):
             keeper.close()
+        self.archives.close()
         remove_tree(self._directory)
 
     def _mount(self, lowers: tuple[Path, ...], prepared: overlay.EmptyNamespaces | None = None) -> None:
@@ -248,13 +259,7 @@ class OverlayTree:
         if old_namespaces is not None:
             old_namespaces.close_later()
             self._old_namespaces.remove(old_namespaces)
-        digest = archive_writer.write_to_store(
-            layers,
-            LayerStack(self.base.tree),
-            store,
-            base_digest=self.base.digest,
-            root_uid=ownership.owner_uid() or 0,
-        )
+        digest = self.archives.save(layers, store)
         _cache_layers(self._owner, digest, store / archive_name(digest), layers)
         return self.base.digest, digest
 
@@ -363,7 +368,9 @@ def restore_tree(
         largest = spec.disk_mb << 20
         lowers = (_unpack_archive(kept, snapshot.base, snapshot.digest, spec.owner, max_bytes=largest),)
         _cache_layers(spec.owner, snapshot.digest, kept, lowers)
-    return OverlayTree(base, spec.owner, lowers, max_bytes=spec.disk_mb << 20, prepared=prepared)
+    tree = OverlayTree(base, spec.owner, lowers, max_bytes=spec.disk_mb << 20, prepared=prepared)
+    tree.archives.remember_restored(lowers, kept, snapshot.digest)
+    return tree
 
 
 def _require_directories(layers: tuple[Path, ...]) -> None:
@@ -493,8 +500,14 @@ def _find_cached_layers(owner: str, digest: str, archive_path: Path) -> tuple[Pa
 
 
 def _identify_file(archive_path: Path) -> tuple[int, ...]:
+    """Identify a snapshot's file and its parts, which get more names later: links change their time `ctime`."""
     try:
         info = archive_path.stat()
-    except OSError as error:
-        raise SnapshotCorruptError(f"{archive_path}: the snapshot's archive is missing") from error
-    return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        found = archive_parts.find_part_list(archive_path)
+        parts = (
+            [archive_path.with_name(part.name).stat() for part in found.parts] if found is not None else []
+        )
+    except (OSError, ValueError) as error:
+        raise SnapshotCorruptError(f"{archive_path}: the snapshot's archive is missing or damaged") from error
+    each = (number for part in parts for number in (part.st_dev, part.st_ino, part.st_size, part.st_mtime_ns))
+    return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, *each)

@@ -30,6 +30,16 @@ def archive_name(digest: str) -> str:
     return f"{digest}.tar.zst"
 
 
+PART_SUFFIX = ".part"
+
+
+def part_name(sha256: str) -> str:
+    """Return the file name of an archive that several snapshots share, from the digest of its bytes."""
+    return sha256 + PART_SUFFIX
+
+
+MAX_PARTS = 32
+"""Archives that one snapshot may consist of."""
 MIN_HOLE_BYTES = 64 * 1024**2
 """Holes of a file that is saved without them, in bytes. Other files are saved whole."""
 MAX_SPANS = 65_536

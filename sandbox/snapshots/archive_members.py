@@ -42,7 +42,17 @@ _EXTENDED, _GLOBAL = b"x", b"g"
 _ATTRIBUTE = b"SCHILY.xattr."
 _SPARSE_NAME, _SPARSE_SIZE = b"GNU.sparse.name", b"GNU.sparse.realsize"
 _SPARSE_FORM = {key.encode(): value.encode() for key, value in SPARSE_KEYS.items()}
-_KEYS = {b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime", b"hdrcharset", b"TAKEOVER.literal"} | {
+_KEYS = {
+    b"path",
+    b"linkpath",
+    b"size",
+    b"uid",
+    b"gid",
+    b"mtime",
+    b"hdrcharset",
+    b"TAKEOVER.literal",
+    b"TAKEOVER.parts",
+} | {
     _SPARSE_NAME,
     _SPARSE_SIZE,
     *_SPARSE_FORM,
@@ -77,6 +87,8 @@ class ArchiveMember(NamedTuple):
     """The size of a file that is saved without its holes; its content begins with a map."""
     uid: int = 0
     gid: int = 0
+    hides_parts_only: bool = False
+    """Whether a mark hides something of the same snapshot's other archives, and nothing of the base."""
 
 
 def open_decompressed(raw: IO[bytes]) -> io.BufferedReader:
@@ -85,16 +97,45 @@ def open_decompressed(raw: IO[bytes]) -> io.BufferedReader:
     return io.BufferedReader(decompressor.stream_reader(raw), BLOCK_BYTES)
 
 
-class ArchiveMembers:
-    """The members of one archive, one after another. Raises MalformedArchiveError, ZstdError, OSError.
+class ReadingLimits:
+    """What all archives of a snapshot together may take to read.
 
     Time counts as this thread's processor time, so that a busy host refuses no more than an idle one.
     """
 
-    def __init__(self, path: Path, raw: IO[bytes]) -> None:
+    def __init__(self, compressed_bytes: int) -> None:
+        self._allowed_s = time.thread_time() + _CPU_S + compressed_bytes * _CPU_S_PER_BYTE
+        self._members = self._extended = self._paths = 0
+
+    def add_member(self) -> None:
+        self._members += 1
+        self._allowed_s += _CPU_S_PER_MEMBER
+        if self._members > MAX_MEMBERS:
+            raise MalformedArchiveError(f"it has more than {MAX_MEMBERS:,} members")
+
+    def add_path(self, path: str) -> None:
+        self._paths += len(path)
+        if self._paths > MAX_TOTAL_PATH_BYTES:
+            raise MalformedArchiveError(f"its paths take more than {MAX_TOTAL_PATH_BYTES >> 20} MiB")
+
+    def add_extended_header(self, size: int) -> None:
+        self._extended += size
+        if size > MAX_EXTENDED_HEADER_BYTES or self._extended > MAX_TOTAL_EXTENDED_HEADER_BYTES:
+            raise MalformedArchiveError("its extended header is too large")
+
+    def require_time(self) -> None:
+        if time.thread_time() > self._allowed_s:
+            raise MalformedArchiveError("it takes too long to read for its size")
+
+
+class ArchiveMembers:
+    """The members of one archive, one after another. Raises MalformedArchiveError, ZstdError, OSError."""
+
+    def __init__(self, path: Path, raw: IO[bytes], limits: ReadingLimits | None = None) -> None:
+        """`limits` are shared with other archives. Default: those of this archive alone."""
         self._stream = open_decompressed(raw)
-        self._allowed_s = time.thread_time() + _CPU_S + path.stat().st_size * _CPU_S_PER_BYTE
-        self._count = self._extended = self._paths = self._left = 0
+        self._limits = limits or ReadingLimits(path.stat().st_size)
+        self._count = self._left = 0
 
     def read_base(self) -> str | None:
         """Return the base that the global header names; None without such a header. Read it first."""
@@ -110,9 +151,7 @@ class ArchiveMembers:
     def __iter__(self) -> Iterator[ArchiveMember]:
         while (block := self._read_exactly(tarfile.BLOCKSIZE)) != bytes(tarfile.BLOCKSIZE):
             self._count += 1
-            self._allowed_s += _CPU_S_PER_MEMBER
-            if self._count > MAX_MEMBERS:
-                raise MalformedArchiveError(f"it has more than {MAX_MEMBERS:,} members")
+            self._limits.add_member()
             try:
                 header, more = _TarHeader(block), {}
                 if header.kind == _EXTENDED:
@@ -121,9 +160,7 @@ class ArchiveMembers:
                 member = _parse_member(header, more)
             except MalformedArchiveError as error:
                 raise MalformedArchiveError(f"member {self._count:,}: {error}") from error
-            self._paths += len(member.path)
-            if self._paths > MAX_TOTAL_PATH_BYTES:
-                raise MalformedArchiveError(f"its paths take more than {MAX_TOTAL_PATH_BYTES >> 20} MiB")
+            self._limits.add_path(member.path)
             self._left = member.size
             yield member
             if self._left:
@@ -134,8 +171,7 @@ class ArchiveMembers:
         """The content of the member that came last, in blocks."""
         padding = -self._left % tarfile.BLOCKSIZE
         while self._left:
-            if time.thread_time() > self._allowed_s:
-                raise MalformedArchiveError("it takes too long to read for its size")
+            self._limits.require_time()
             block = self._read_exactly(min(self._left, BLOCK_BYTES))
             self._left -= len(block)
             if not self._left:
@@ -143,9 +179,7 @@ class ArchiveMembers:
             yield block
 
     def _read_records(self, size: int) -> dict[bytes, bytes]:
-        self._extended += size
-        if size > MAX_EXTENDED_HEADER_BYTES or self._extended > MAX_TOTAL_EXTENDED_HEADER_BYTES:
-            raise MalformedArchiveError("its extended header is too large")
+        self._limits.add_extended_header(size)
         body = self._read_exactly(size)
         self._read_exactly(-size % tarfile.BLOCKSIZE)
         return _parse_records(body)
@@ -246,7 +280,9 @@ def _parse_member(header: _TarHeader, extended: dict[bytes, bytes]) -> ArchiveMe
         tuple(attributes),
         b"TAKEOVER.literal" in extended,
         sparse_size,
-        *owners,
+        owners[0],
+        owners[1],
+        b"TAKEOVER.parts" in extended,
     )
 
 

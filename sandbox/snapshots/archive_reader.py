@@ -17,8 +17,6 @@ from langgraph_takeover.sandbox.changes.change_report import MAX_HASHED_FILE_BYT
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
 from langgraph_takeover.sandbox.snapshots.archive_format import (
     MAX_LAYER_BYTES,
-    OPAQUE_MARK,
-    ROOT_NAME,
     WHITEOUT_PREFIX,
     ZEROS,
     MapReader,
@@ -28,9 +26,16 @@ from langgraph_takeover.sandbox.snapshots.archive_members import (
     ArchiveMember,
     ArchiveMembers,
     DigestsByPath,
+    ReadingLimits,
     sort_key,
 )
-from langgraph_takeover.sandbox.snapshots.differences import ContentDigest
+from langgraph_takeover.sandbox.snapshots.archive_parts import (
+    ContentEntry,
+    list_content,
+    merge_parts,
+    read_part_list,
+)
+from langgraph_takeover.sandbox.snapshots.differences import ContentDigest, SavedEntries
 
 _PAGE = 4096
 _MIN_FREE_PAGES = 1024  # more than any attribute needs
@@ -58,11 +63,20 @@ class ArchiveContents(NamedTuple):
     """A path whose name Docker takes for a mark of its layers."""
 
 
-def verify(archive: Path, *, digest: str, base_digest: str, max_bytes: int | None = None) -> ArchiveContents:
+def verify(
+    archive: Path,
+    *,
+    digest: str,
+    base_digest: str,
+    max_bytes: int | None = None,
+    saved: SavedEntries | None = None,
+) -> ArchiveContents:
     """Read the whole archive. Raises SnapshotCorruptError if it does not match these digests,
-    OutOfDiskError if its files take more than `max_bytes` bytes, holes included.
+    OutOfDiskError if its files take more than `max_bytes` bytes, holes included. `saved` gets each entry.
     """
-    return _read(archive, None, None, digest=digest, base_digest=base_digest, max_bytes=max_bytes)
+    return _read(
+        archive, None, None, digest=digest, base_digest=base_digest, max_bytes=max_bytes, saved=saved
+    )
 
 
 def list_entries(archive: Path, *, digest: str, base_digest: str) -> dict[str, Entry]:
@@ -108,9 +122,10 @@ def _read(
     base_digest: str,
     max_bytes: int | None,
     entries: dict[str, Entry] | None = None,
+    saved: SavedEntries | None = None,
 ) -> ArchiveContents:
-    with _open_members(archive, base_digest) as members:
-        reader = _ArchiveReader(archive, members, target, owner, max_bytes, entries)
+    with open_content(archive, base_digest) as content:
+        reader = _ArchiveReader(archive, content, target, owner, max_bytes, entries, saved)
         found = reader.read()
     if found != digest:
         raise SnapshotCorruptError(
@@ -120,17 +135,55 @@ def _read(
 
 
 @contextlib.contextmanager
-def _open_members(archive: Path, base_digest: str) -> Iterator[ArchiveMembers]:
-    """Yield the members of an archive for a base; errors of reading become SnapshotCorruptError or OutOfDiskError."""
+def open_content(archive: Path, base_digest: str) -> Iterator[Iterator[ContentEntry]]:
+    """Yield the entries of a snapshot's file for a base, those of all its parts merged.
+
+    Errors of reading become SnapshotCorruptError or OutOfDiskError.
+    """
+    with contextlib.ExitStack() as stack, translate_reading_errors(archive):
+        raw = stack.enter_context(_open_file(archive))
+        found = read_part_list(raw)
+        if found is None:
+            yield list_content(_open_members(archive, raw, base_digest, None))
+            return
+        limits = ReadingLimits(sum(part.size_bytes for part in found.parts))
+        contents = []
+        for part in found.parts:
+            path = archive.with_name(part.name)
+            raw = stack.enter_context(_open_part(path, part.size_bytes))
+            contents.append(list_content(_open_members(path, raw, base_digest, limits)))
+        yield merge_parts(contents)
+
+
+def _open_part(path: Path, size: int) -> IO[bytes]:
     try:
-        with _open_file(archive) as raw:
-            members = ArchiveMembers(archive, raw)
-            base = members.read_base()
-            if base != base_digest:
-                raise SnapshotCorruptError(
-                    f"{archive}: made for base {_shorten(base)}, not for {_shorten(base_digest)}"
-                )
-            yield members
+        raw = _open_file(path)
+    except FileNotFoundError as error:
+        raise SnapshotCorruptError(
+            f"{path}: a part of the snapshot is missing (restore it from a copy)"
+        ) from error
+    found = os.fstat(raw.fileno()).st_size
+    if found != size:
+        raw.close()
+        raise SnapshotCorruptError(f"{path}: has {found:,} bytes, but the snapshot says {size:,}")
+    return raw
+
+
+def _open_members(
+    path: Path, raw: IO[bytes], base_digest: str, limits: ReadingLimits | None
+) -> ArchiveMembers:
+    members = ArchiveMembers(path, raw, limits)
+    base = members.read_base()
+    if base != base_digest:
+        raise SnapshotCorruptError(f"{path}: made for base {_shorten(base)}, not for {_shorten(base_digest)}")
+    return members
+
+
+@contextlib.contextmanager
+def translate_reading_errors(archive: Path) -> Iterator[None]:
+    """Translate errors of reading a snapshot's file. Raises SnapshotCorruptError and OutOfDiskError."""
+    try:
+        yield
     except SandboxUnavailableError:
         raise  # one of the errors below
     except FileNotFoundError as error:
@@ -145,33 +198,34 @@ def _open_members(archive: Path, base_digest: str) -> Iterator[ArchiveMembers]:
         raise SnapshotCorruptError(f"{archive}: cannot be unpacked: {error}") from error
 
 
-def iterate_members(archive: Path, base_digest: str) -> Iterator[tuple[ArchiveMember, ArchiveMembers]]:
-    """Yield each member of an archive that was verified before, with the reader of its content, as `ArchiveMembers` does.
+def iterate_content(archive: Path, base_digest: str) -> Iterator[ContentEntry]:
+    """Yield each entry of a snapshot's file that was verified before, with the reader of its content.
 
     Content that the caller leaves unread is skipped. Raises what `verify` raises.
     """
-    with _open_members(archive, base_digest) as members:
-        for member in members:
-            yield member, members
-            for _ in members.read_content():
-                pass
+    with open_content(archive, base_digest) as content:
+        for entry in content:
+            yield entry
+            entry.skip_content()
 
 
 class _ArchiveReader:
-    """Reads members in their one order, so that it keeps only the directories on the current path."""
+    """Reads entries in their one order, so that it keeps only the directories on the current path."""
 
     def __init__(
         self,
         archive: Path,
-        members: ArchiveMembers,
+        content: Iterator[ContentEntry],
         target: Path | None,
         owner: int | None,
         max_bytes: int | None,
         entries: dict[str, Entry] | None = None,
+        saved: SavedEntries | None = None,
     ) -> None:
         self._entries = entries
+        self._saved = saved
         self._archive = archive
-        self._members = members
+        self._content = content
         self._target = target
         self._owner = owner
         self._max_bytes = max_bytes
@@ -185,38 +239,22 @@ class _ArchiveReader:
         self.literal_path: str | None = None
 
     def read(self) -> str:
-        waiting: ArchiveMember | None = None  # a directory, until it is known whether it is opaque
-        for number, member in enumerate(self._members):
-            if member.path == ROOT_NAME:
-                self._require(number == 0 and member.kind == "directory", ROOT_NAME, "is not at the start")
-                continue
+        for entry in self._content:
+            member, kind, self._members = entry
             parent, _, name = member.path.rpartition("/")
-            is_mark = name.startswith(WHITEOUT_PREFIX) and not member.is_literal
-            if is_mark and name == OPAQUE_MARK:
-                if waiting is None or waiting.path != parent:
-                    raise SnapshotCorruptError(f"{self._archive}: {parent!r:.80} is hidden by nothing")
-                self._require(member.kind == "file" and not member.size, member.path, "is no mark")
-                self._read_directory(waiting, "opaque")
-                self.hidden.add(parent)
-                waiting = None
-                continue
-            if waiting is not None:
-                self._read_directory(waiting, "directory")
-                waiting = None
-            kind = "gone" if is_mark else member.kind
-            if is_mark:
-                self._require(member.kind == "file" and not member.size, member.path, "is no mark")
-                name = name.removeprefix(WHITEOUT_PREFIX)
-                member = member._replace(path=f"{parent}/{name}".lstrip("/"))
             if name.startswith(WHITEOUT_PREFIX):
                 self.literal_path = self.literal_path or member.path
             self._enter(member.path, parent, name)
             if kind == "directory":
-                waiting = member
+                self._read_directory(member, kind)
+            elif kind == "opaque":
+                self._read_directory(member, kind)
+                self.hidden.add(member.path)
             else:
+                self._require(
+                    kind not in ("cleared", "masked"), member.path, "belongs to a part of a snapshot"
+                )
                 self._read_member(member, kind)
-        if waiting is not None:
-            self._read_directory(waiting, "directory")
         self._close_directories("")
         for path, mode in reversed(self._closed_modes):
             path.chmod(mode)
@@ -299,6 +337,10 @@ class _ArchiveReader:
 
     def _add(self, member: ArchiveMember, kind: str, payload: bytes) -> None:
         self._digest.add(member.path, kind, member.mode, payload)
+        if self._saved is not None:
+            self._saved.add(member.path, kind, member.mode, payload)
+            if member.kind == "hard link":
+                self._saved.add_link(member.path, member.target)
         if self._entries is not None:
             self._entries[member.path] = Entry(kind, member.mode, payload, member.size)
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from langgraph_takeover.base.failures import clean_up, sync_directory
 from langgraph_takeover.sandbox.changes.change_report import MAX_HASHED_FILE_BYTES
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.sandbox.snapshots import archive_reader
 from langgraph_takeover.sandbox.snapshots.archive_format import (
     BLOCK_BYTES,
     MAX_LAYER_BYTES,
@@ -29,12 +31,20 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
     WHITEOUT_PREFIX,
     SparseFile,
     archive_name,
+    part_name,
 )
-from langgraph_takeover.sandbox.snapshots.archive_members import ArchiveMember, DigestsByPath, sort_key
+from langgraph_takeover.sandbox.snapshots.archive_members import (
+    ArchiveMember,
+    ArchiveMembers,
+    DigestsByPath,
+    sort_key,
+)
+from langgraph_takeover.sandbox.snapshots.archive_parts import ContentEntry, find_part_list
 from langgraph_takeover.sandbox.snapshots.differences import (
     ContentDigest,
     Difference,
     HashedFile,
+    SavedEntries,
     list_differences,
     open_content,
 )
@@ -42,7 +52,18 @@ from langgraph_takeover.sandbox.snapshots.differences import (
 _XATTR = "SCHILY.xattr."
 _BASE = "TAKEOVER.base"
 _LITERAL = "TAKEOVER.literal"
+_PARTS_ONLY = "TAKEOVER.parts"
 _LEVEL = 3
+
+
+class WrittenArchive(NamedTuple):
+    """An archive that was written to a store."""
+
+    digest: str
+    """Of the content."""
+    sha256: str
+    """Of the file."""
+    size_bytes: int
 
 
 def write_to_store(
@@ -52,9 +73,8 @@ def write_to_store(
 
     Archives of other snapshots there stay as they are. Arguments and errors: `write`.
     """
-    return write_differences_to_store(
-        list_differences(layers, base), store, base_digest=base_digest, root_uid=root_uid
-    )
+    differences = list_differences(layers, base)
+    return write_differences_to_store(differences, store, base_digest=base_digest, root_uid=root_uid).digest
 
 
 def write_differences_to_store(
@@ -65,20 +85,27 @@ def write_differences_to_store(
     root_uid: int = 0,
     files: DigestsByPath | None = None,
     on_bytes: Callable[[int], None] | None = None,
-) -> str:
-    """Write differences, sorted as `list_differences` gives them, as an archive of `store`; return their digest.
+    saved: SavedEntries | None = None,
+    is_part: bool = False,
+) -> WrittenArchive:
+    """Write differences, sorted as `list_differences` gives them, as an archive of `store`.
 
-    `files` gets the digests that `archive_reader.verify` would find; `on_bytes` gets the number of bytes of each read.
+    Its name is `archive_name(digest)`, or `part_name(sha256)` with `is_part`. `files` gets the digests that
+    `archive_reader.verify` would find; `on_bytes` gets the number of bytes of each read; `saved` gets each entry.
     """
+    create_store(store)
+    with _create_archive(store, base_digest) as out:
+        digest = _ArchiveWriter(out.tar, root_uid, files, on_bytes, saved).write(differences)
+        out.make_name = lambda: part_name(out.sha256.hexdigest()) if is_part else archive_name(digest)
+    return WrittenArchive(digest, out.sha256.hexdigest(), out.size_bytes)
+
+
+def create_store(store: Path) -> None:
+    """Create a directory for snapshots if it is missing. Raises SandboxUnavailableError."""
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SandboxUnavailableError(f"{store}: {error.strerror}") from error
-    partial = store / f".{secrets.token_hex(8)}"
-    digest = _write(differences, partial, base_digest, root_uid, files, on_bytes)
-    partial.replace(store / archive_name(digest))
-    sync_directory(store)
-    return digest
 
 
 def write(
@@ -88,53 +115,63 @@ def write(
 
     `root_uid` is the user id on this host of the sandbox's root. Raises OutOfDiskError, leaving no partial file.
     """
-    return _write(list_differences(layers, base), archive, base_digest, root_uid)
+    with _create_archive(archive.parent, base_digest) as out:
+        out.make_name = lambda: archive.name
+        return _ArchiveWriter(out.tar, root_uid).write(list_differences(layers, base))
 
 
-def _write(
-    differences: Iterator[Difference],
-    archive: Path,
-    base_digest: str,
-    root_uid: int,
-    files: DigestsByPath | None = None,
-    on_bytes: Callable[[int], None] | None = None,
-) -> str:
-    with _create_archive(archive, base_digest) as tar:
-        return _ArchiveWriter(tar, root_uid, files, on_bytes).write(differences)
+class _ArchiveFile:
+    """An archive that is being written, as the file that the compressor writes to."""
+
+    tar: tarfile.TarFile
+    make_name: Callable[[], str]
+    """Returns its name, once all is written."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self.sha256 = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size_bytes += len(data)
+        return self._raw.write(data)
+
+    def flush(self) -> None:
+        self._raw.flush()
 
 
 @contextmanager
-def _create_archive(archive: Path, base_digest: str) -> Iterator[tarfile.TarFile]:
+def _create_archive(directory: Path, base_digest: str) -> Iterator[_ArchiveFile]:
     """Yield an archive to write into, which becomes durable and visible at the end. Raises OutOfDiskError."""
-    partial = archive.with_name(f"{archive.name}.partial")
+    partial = directory / f".{secrets.token_hex(8)}.partial"
     with clean_up(lambda: partial.unlink(missing_ok=True)):
         try:
             with partial.open("wb") as raw:
+                out = _ArchiveFile(raw)
                 compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
                 with (
-                    compressor.stream_writer(raw, closefd=False) as packed,
+                    compressor.stream_writer(out, closefd=False) as packed,  # type: ignore[arg-type]
                     tarfile.open(
                         fileobj=packed,
                         mode="w",  # a mode for streams copies every block three times
                         format=tarfile.PAX_FORMAT,
                         copybufsize=BLOCK_BYTES,  # type: ignore[call-overload]
                         pax_headers={_BASE: base_digest},
-                    ) as tar,
+                    ) as out.tar,
                 ):
                     # tarfile cannot read an archive that has nothing but a global header.
                     root = tarfile.TarInfo(ROOT_NAME)
                     root.type, root.mode = tarfile.DIRTYPE, 0o755
-                    tar.addfile(root)
-                    yield tar
+                    out.tar.addfile(root)
+                    yield out
                 raw.flush()
                 os.fsync(raw.fileno())
-            partial.replace(archive)
-            sync_directory(archive.parent)
+            partial.replace(directory / out.make_name())
+            sync_directory(directory)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OutOfDiskError(
-                    f"{archive.parent}: the disk is full; the snapshot was not taken"
-                ) from error
+                raise OutOfDiskError(f"{directory}: the disk is full; the snapshot was not taken") from error
             raise
 
 
@@ -149,28 +186,67 @@ class Copied(NamedTuple):
     """What a file stores, `member.size` bytes."""
 
 
+def write_content(content: Iterable[ContentEntry], archive: Path, *, base_digest: str) -> None:
+    """Write the entries of a snapshot as one archive. Raises OutOfDiskError."""
+    with _create_archive(archive.parent, base_digest) as out:
+        for member, kind, reader in content:
+            _copy_member(out.tar, Copied(member, kind, b"", MemberContent(reader)))  # type: ignore[arg-type]
+            out.tar.members.clear()  # type: ignore[attr-defined]
+        out.make_name = lambda: archive.name
+
+
+@contextmanager
+def join_parts(archive: Path, base_digest: str) -> Iterator[Path]:
+    """A snapshot's file if it is an archive, else a new archive with the content of its parts, to be verified.
+
+    Raises SnapshotCorruptError and OutOfDiskError.
+    """
+    with archive_reader.translate_reading_errors(archive):
+        found = find_part_list(archive)
+    if found is None:
+        yield archive
+        return
+    with tempfile.TemporaryDirectory(prefix="takeover-export-") as work_directory:
+        whole = Path(work_directory) / "archive"
+        with archive_reader.open_content(archive, base_digest) as content:
+            write_content(content, whole, base_digest=base_digest)
+        yield whole
+
+
+class MemberContent:
+    """The content of an archive's member, as a file to read."""
+
+    def __init__(self, members: ArchiveMembers) -> None:
+        self._blocks = members.read_content()
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and (block := next(self._blocks, b"")):
+            self._rest += block
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return found
+
+
 def write_members_to_store(members: Iterable[Copied], store: Path, *, base_digest: str) -> str:
     """Write members, sorted as an archive needs them, as an archive of `store`; return their digest.
 
     Raises OutOfDiskError.
     """
-    partial, digest = store / f".{secrets.token_hex(8)}", ContentDigest()
-    with _create_archive(partial, base_digest) as tar:
+    digest = ContentDigest()
+    with _create_archive(store, base_digest) as out:
         for each in members:
-            _copy_member(tar, each)
+            _copy_member(out.tar, each)
             kind = "file" if each.kind == "hard link" else each.kind
             digest.add(each.member.path, kind, each.member.mode, each.payload)
-            tar.members.clear()  # type: ignore[attr-defined]
-    partial.replace(store / archive_name(digest.hexdigest()))
-    sync_directory(store)
+            out.tar.members.clear()  # type: ignore[attr-defined]
+        out.make_name = lambda: archive_name(digest.hexdigest())
     return digest.hexdigest()
 
 
 def _copy_member(tar: tarfile.TarFile, copied: Copied) -> None:
     member = copied.member
-    directory, _, name = member.path.rpartition("/")
     if copied.kind == "gone":
-        tar.addfile(tarfile.TarInfo(f"{directory}/{WHITEOUT_PREFIX}{name}".lstrip("/")))
+        _add_mark(tar, copied.kind, member.path)
         return
     header = tarfile.TarInfo(member.path)
     header.type, header.linkname = _TYPES[copied.kind], member.target
@@ -182,7 +258,18 @@ def _copy_member(tar: tarfile.TarFile, copied: Copied) -> None:
         header.pax_headers |= _list_sparse_headers(member.path, member.sparse_size)
     tar.addfile(header, copied.content)
     if copied.kind == "opaque":
-        tar.addfile(tarfile.TarInfo(f"{member.path}/{OPAQUE_MARK}"))
+        _add_mark(tar, copied.kind, member.path)
+
+
+def _add_mark(tar: tarfile.TarFile, kind: str, path: str) -> None:
+    """Add the mark that a path, or everything below it, hides what is there in the base or in other parts."""
+    directory, _, name = path.rpartition("/")
+    is_directory = kind in ("opaque", "cleared")
+    mark = f"{path}/{OPAQUE_MARK}" if is_directory else f"{directory}/{WHITEOUT_PREFIX}{name}".lstrip("/")
+    header = tarfile.TarInfo(mark)
+    if kind in ("cleared", "masked"):
+        header.pax_headers = {_PARTS_ONLY: "1"}
+    tar.addfile(header)
 
 
 _TYPES = {
@@ -213,9 +300,11 @@ class _ArchiveWriter:
         self,
         tar: tarfile.TarFile,
         root_uid: int,
-        files: DigestsByPath | None,
-        on_bytes: Callable[[int], None] | None,
+        files: DigestsByPath | None = None,
+        on_bytes: Callable[[int], None] | None = None,
+        saved: SavedEntries | None = None,
     ) -> None:
+        self._saved = saved
         self._tar = tar
         self._root_uid = root_uid
         self._files = files
@@ -223,11 +312,12 @@ class _ArchiveWriter:
         self._digest = ContentDigest()
         self._inodes: dict[tuple[int, int], tuple[str, bytes, int]] = {}
         self._size = 0
+        self._first_path: str | None = None
 
     def write(self, differences: Iterator[Difference]) -> str:
         members = paths = 0
         for difference in differences:
-            members += 2 if difference.kind == "opaque" else 1
+            members += 2 if difference.kind in ("opaque", "cleared") else 1
             paths += len(os.fsencode(difference.path))
             if members > MAX_MEMBERS or paths > MAX_TOTAL_PATH_BYTES:
                 raise SandboxUnavailableError(
@@ -235,14 +325,19 @@ class _ArchiveWriter:
                     f"paths take more than {MAX_TOTAL_PATH_BYTES >> 20} MiB, the maximum of a snapshot; remove files"
                 )
             payload = self._add_difference(difference)
-            self._digest.add(difference.path, difference.kind, difference.item.mode, payload)
+            entry = (difference.path, difference.kind, difference.item.mode, payload)
+            self._digest.add(*entry)
+            if self._saved is not None:
+                self._saved.add(*entry)
+                if self._first_path is not None:
+                    self._saved.add_link(difference.path, self._first_path)
             self._tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header otherwise
         return self._digest.hexdigest()
 
     def _add_difference(self, difference: Difference) -> bytes:
-        if difference.kind == "gone":
-            directory, _, name = difference.path.rpartition("/")
-            self._tar.addfile(tarfile.TarInfo(f"{directory}/{WHITEOUT_PREFIX}{name}".lstrip("/")))
+        self._first_path = None
+        if difference.kind in ("gone", "masked"):
+            _add_mark(self._tar, difference.kind, difference.path)
             return b""
         header = self._make_header(difference)
         if difference.kind == "file":
@@ -259,8 +354,8 @@ class _ArchiveWriter:
             with difference.item.open_descriptor() as descriptor:
                 _add_attributes(header, descriptor)
         self._tar.addfile(header)
-        if difference.kind == "opaque":
-            self._tar.addfile(tarfile.TarInfo(f"{difference.path}/{OPAQUE_MARK}"))
+        if difference.kind in ("opaque", "cleared"):
+            _add_mark(self._tar, difference.kind, difference.path)
         return payload
 
     def _make_header(self, difference: Difference) -> tarfile.TarInfo:
@@ -279,6 +374,7 @@ class _ArchiveWriter:
         if inode in self._inodes:
             header.type = tarfile.LNKTYPE
             header.linkname, payload, kind = self._inodes[inode]
+            self._first_path = header.linkname
             self._tar.addfile(header)
             self._note(difference.path, payload, kind)
             return payload

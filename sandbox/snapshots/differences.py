@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from langgraph_takeover.sandbox.changes.layers import LayerEntry, LayerStack, require_shallow, root_entry
 from langgraph_takeover.sandbox.snapshots.archive_format import (
@@ -20,8 +20,11 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
     list_spans,
 )
 
-DifferenceKind = Literal["file", "link", "directory", "opaque", "fifo", "gone"]
-"""`opaque` marks a directory that hides the base's content; `gone` marks a name that only the base has."""
+DifferenceKind = Literal["file", "link", "directory", "opaque", "cleared", "fifo", "gone", "masked"]
+"""`opaque` marks a directory that hides the base's content; `gone` marks a name that only the base has.
+
+`cleared` and `masked` are the same where only the saved state below has something to hide.
+"""
 
 
 class Difference(NamedTuple):
@@ -32,21 +35,41 @@ class Difference(NamedTuple):
     item: LayerEntry
 
 
-def list_differences(layers: tuple[Path, ...], base: LayerStack) -> Iterator[Difference]:
+class SavedState(Protocol):
+    """A saved difference to a base, on which layers are mounted."""
+
+    def find_kind(self, path: str) -> str | None:
+        """Return the kind of a path, as in a `Difference`; None without one."""
+
+    def has_below(self, path: str) -> bool:
+        """Whether the state has anything in a directory."""
+
+
+class _EmptyState:
+    def find_kind(self, path: str) -> str | None:
+        return None
+
+    def has_below(self, path: str) -> bool:
+        return False
+
+
+def list_differences(
+    layers: tuple[Path, ...], base: LayerStack, *, below: SavedState | None = None
+) -> Iterator[Difference]:
     """Yield the difference of unchanging layers, the top one first; sorted, a directory before its content.
 
-    The layers mark directories like `base`.
+    The layers mark directories like `base`. With `below`, they are mounted on the layers of that state, and the difference
+    is what they change in it.
 
     Equal trees give equal differences: a name that was created and removed is left out, and a directory is opaque only
-    if the base has something to hide.
+    if the base has something to hide. A socket or a device hides what was at its path, and is left out.
     """
-    return _merge_layers(
-        "", tuple(root_entry(layer, base.opaque_attribute) for layer in layers), base, hidden=False
-    )
+    roots = tuple(root_entry(layer, base.opaque_attribute) for layer in layers)
+    return _merge_layers("", roots, base, below or _EmptyState(), hidden=False)
 
 
 def _merge_layers(
-    path: str, parts: tuple[LayerEntry, ...], base: LayerStack, *, hidden: bool
+    path: str, parts: tuple[LayerEntry, ...], base: LayerStack, saved: SavedState, *, hidden: bool
 ) -> Iterator[Difference]:
     require_shallow(path)
     named: dict[str, list[LayerEntry]] = {}
@@ -60,14 +83,23 @@ def _merge_layers(
                 for item in takewhile(lambda each: each.is_directory, named[below]):
                     stack.enter_context(item.make_readable())
                 found, cut = list_directory_parts(named[below])
-                covers = cut and not hidden and _is_directory(base, below)
-                yield Difference(below, "opaque" if covers else "directory", first)
-                yield from _merge_layers(below, found, base, hidden=hidden or cut)
-        elif first.is_whiteout:
-            if not hidden and base.find(below) is not None:
-                yield Difference(below, "gone", first)
-        elif (kind := _difference_kind(first.info)) is not None:
-            yield Difference(below, kind, first)
+                before = saved.find_kind(below)
+                replaces = before not in (None, "directory", "opaque")
+                cut = cut or replaces
+                kind: DifferenceKind = "directory"
+                if cut and not hidden and _is_directory(base, below):
+                    kind = "opaque"
+                elif cut and (replaces or saved.has_below(below)):
+                    kind = "cleared"
+                yield Difference(below, kind, first)
+                covered = hidden or cut or before == "opaque"
+                yield from _merge_layers(below, found, base, saved, hidden=covered)
+        elif (own_kind := _difference_kind(first.info)) is not None:
+            yield Difference(below, own_kind, first)
+        elif not hidden and base.find(below) is not None:
+            yield Difference(below, "gone", first)
+        elif saved.find_kind(below) is not None:
+            yield Difference(below, "masked", first)
 
 
 def list_directory_parts(items: list[LayerEntry]) -> tuple[tuple[LayerEntry, ...], bool]:
@@ -88,12 +120,30 @@ def _is_directory(base: LayerStack, path: str) -> bool:
 
 
 def _difference_kind(info: os.stat_result) -> DifferenceKind | None:
-    """Return the kind; None for sockets and devices, which no archive can store."""
+    """Return the kind; None for whiteouts, and for sockets and devices, which no archive can store."""
     if stat.S_ISREG(info.st_mode):
         return "file"
     if stat.S_ISLNK(info.st_mode):
         return "link"
     return "fifo" if stat.S_ISFIFO(info.st_mode) else None
+
+
+class SavedEntries(Protocol):
+    """Collects the entries of an archive while it is written or read, in its order."""
+
+    def add(self, path: str, kind: str, mode: int, payload: bytes) -> None:
+        """Add an entry; arguments as in `ContentDigest.add`."""
+
+    def add_link(self, path: str, first_path: str) -> None:
+        """Say that the entry that was added last is a hard link to an earlier one."""
+
+
+def format_entry(path: str, kind: str, mode: int, payload: bytes) -> bytes:
+    """Return what the digest of a difference covers of one entry."""
+    name = os.fsencode(path)
+    if kind in ("link", "gone"):
+        mode = 0
+    return b"%d:%s %s %o %d:%s\0" % (len(name), name, kind.encode(), mode, len(payload), payload)
 
 
 class ContentDigest:
@@ -103,12 +153,7 @@ class ContentDigest:
         self._sum = hashlib.sha256()
 
     def add(self, path: str, kind: str, mode: int, payload: bytes) -> None:
-        name = os.fsencode(path)
-        if kind in ("link", "gone"):
-            mode = 0
-        self._sum.update(
-            b"%d:%s %s %o %d:%s\0" % (len(name), name, kind.encode(), mode, len(payload), payload)
-        )
+        self._sum.update(format_entry(path, kind, mode, payload))
 
     def hexdigest(self) -> str:
         return self._sum.hexdigest()

@@ -257,14 +257,15 @@ def load_archive(
     known = find_image(_loaded_images[key]) if key in _loaded_images else None
     if known is not None:
         return known
-    held = archive_reader.verify(path, digest=digest, base_digest=base["Id"], max_bytes=max_bytes)
-    if held.literal_path is not None:
-        raise SnapshotCorruptError(
-            f"{path}: Docker's layers cannot keep a file named {held.literal_path!r:.80}"
-        )
-    layer, size = _compute_layer_digest(path)
-    config = _make_config(base, labels, layer)
-    found = _load_image(config, lambda: _stream_image(base, config, tag, path, size), str(path))
+    with archive_writer.join_parts(path, base["Id"]) as whole:
+        held = archive_reader.verify(whole, digest=digest, base_digest=base["Id"], max_bytes=max_bytes)
+        if held.literal_path is not None:
+            raise SnapshotCorruptError(
+                f"{path}: Docker's layers cannot keep a file named {held.literal_path!r:.80}"
+            )
+        layer, size = _compute_layer_digest(whole)
+        config = _make_config(base, labels, layer)
+        found = _load_image(config, lambda: _stream_image(base, config, tag, whole, size), str(path))
     _loaded_images[key] = found["Id"]
     return found
 

@@ -29,9 +29,10 @@ from langgraph_takeover.sandbox.interface import (
 from langgraph_takeover.sandbox.shell import escape_non_utf8
 from langgraph_takeover.sandbox.shell_state import ShellState, build_relocation, parse_state
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
-from langgraph_takeover.sandbox.snapshots.archive_members import ArchiveMember, ArchiveMembers, sort_key
-from langgraph_takeover.sandbox.snapshots.archive_reader import Entry, iterate_members, list_entries
-from langgraph_takeover.sandbox.snapshots.archive_writer import Copied, write_members_to_store
+from langgraph_takeover.sandbox.snapshots.archive_members import ArchiveMember, sort_key
+from langgraph_takeover.sandbox.snapshots.archive_parts import ContentEntry
+from langgraph_takeover.sandbox.snapshots.archive_reader import Entry, iterate_content, list_entries
+from langgraph_takeover.sandbox.snapshots.archive_writer import Copied, MemberContent, write_members_to_store
 from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX
 from langgraph_takeover.sandbox.snapshots.differences import digest_content
 from langgraph_takeover.sandbox.snapshots.transfer import find_workspace_prefix, locate_archive
@@ -629,11 +630,11 @@ class _Merging:
             return self._copy_file(choice.path, path, choice)
         if choice.content is not None:
             found = readers[choice.source].seek(path)
-            return self._make_file(path, choice.content, choice.mode, found[0] if found else None)
+            return self._make_file(path, choice.content, choice.mode, found.member if found else None)
         found = readers[choice.source].seek(path)
         if found is None:
             raise SnapshotCorruptError(f"{self._archives[choice.source].path}: {path!r:.80} is missing")
-        member, members = found
+        member, _, members = found
         member = member._replace(path=path, mode=choice.mode)
         if choice.source > 1 and member.kind == "file" and not self._is_derived(path):
             member = member._replace(
@@ -642,7 +643,7 @@ class _Merging:
         if member.kind == "hard link":
             return self._copy_hard_link(member, choice)
         kind = entry.kind if entry.kind == "opaque" else member.kind
-        content: Any = _Content(members) if member.kind == "file" else None
+        content: Any = MemberContent(members) if member.kind == "file" else None
         return Copied(member, kind, entry.payload, content)
 
     def _copy_hard_link(self, member: ArchiveMember, choice: _Choice) -> Copied:
@@ -655,13 +656,13 @@ class _Merging:
     def _copy_file(self, source: str, path: str, choice: _Choice) -> Copied:
         """Copy a file of another name, or a hard link to it. Raises SnapshotCorruptError."""
         archive = self._archives[choice.source]
-        for member, members in iterate_members(archive.path, archive.snapshot.base):
+        for member, _, members in iterate_content(archive.path, archive.snapshot.base):
             if member.path == source and member.kind == "hard link":
                 return self._copy_file(member.target, path, choice)
             if member.path == source:
                 payload = archive.entries[source].payload
                 member = member._replace(path=path, mode=choice.mode, mtime_ns=self._merged_at_ns)
-                content: Any = _Content(members)
+                content: Any = MemberContent(members)
                 return Copied(member, "file", payload, content)
         raise SnapshotCorruptError(f"{archive.path}: {source!r:.80} is missing")
 
@@ -681,45 +682,31 @@ class _Cursor:
     """Reads an archive once, from member to member."""
 
     def __init__(self, archive: _Archive) -> None:
-        self._members = iterate_members(archive.path, archive.snapshot.base)
-        self._next = next(self._members, None)
+        self._content = iterate_content(archive.path, archive.snapshot.base)
+        self._next = next(self._content, None)
 
-    def seek(self, path: str) -> tuple[ArchiveMember, ArchiveMembers] | None:
+    def seek(self, path: str) -> ContentEntry | None:
         """Return the member at a path, which comes after that of the last call; None if it is missing."""
         key = sort_key(path)
-        while self._next is not None and self._next[0].path != path:
-            if sort_key(self._next[0].path) > key:
+        while self._next is not None and self._next.member.path != path:
+            if sort_key(self._next.member.path) > key:
                 return None
-            self._next = next(self._members, None)
+            self._next = next(self._content, None)
         return self._next
 
     def close(self) -> None:
-        self._members.close()  # type: ignore[attr-defined]
-
-
-class _Content:
-    """The content of an archive's member, as a file to read."""
-
-    def __init__(self, members: ArchiveMembers) -> None:
-        self._blocks = members.read_content()
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
-        while len(self._rest) < size and (block := next(self._blocks, b"")):
-            self._rest += block
-        found, self._rest = self._rest[:size], self._rest[size:]
-        return found
+        self._content.close()  # type: ignore[attr-defined]
 
 
 def _read_files(archive: _Archive, paths: set[str]) -> dict[str, bytes]:
     """Return the content of files of an archive, hard links included."""
     targets: dict[str, list[str]] = {}
     found: dict[str, bytes] = {}
-    for member, _ in iterate_members(archive.path, archive.snapshot.base):
+    for member, _, _ in iterate_content(archive.path, archive.snapshot.base):
         if member.path in paths and member.kind == "hard link":
             targets.setdefault(member.target, []).append(member.path)
     wanted = (paths | targets.keys()) & archive.entries.keys()
-    for member, members in iterate_members(archive.path, archive.snapshot.base):
+    for member, _, members in iterate_content(archive.path, archive.snapshot.base):
         if member.path in wanted and member.kind == "file" and member.sparse_size is None:
             content = b"".join(members.read_content())
             for path in ({member.path} & paths) | {*targets.get(member.path, ())}:

@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import secrets
-import shutil
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -26,8 +25,10 @@ from langgraph_takeover.sandbox.interface import (
     SnapshotCorruptError,
 )
 from langgraph_takeover.sandbox.shell import escape_non_utf8
-from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader
+from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader, archive_writer
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
+from langgraph_takeover.sandbox.snapshots.archive_members import MalformedArchiveError
+from langgraph_takeover.sandbox.snapshots.archive_parts import find_part_list, hold_store, link_or_copy
 from langgraph_takeover.sandbox.snapshots.archive_reader import ArchiveContents
 from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, WRITABLE_DIRECTORIES
 
@@ -98,28 +99,24 @@ def copy_to_store(snapshot: Snapshot, store: Path, target_store: Path) -> None:
     if snapshot.location.startswith("sha256:") or target.exists():
         return
     target_store.mkdir(parents=True, exist_ok=True)
-    part = target_store / f".bringing-{secrets.token_hex(8)}"
-    with clean_up(lambda: part.unlink(missing_ok=True)):
-        try:
-            try:
-                os.link(source, part)
-            except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
-                    raise
-                with source.open("rb") as content, part.open("xb") as out:
-                    shutil.copyfileobj(content, out)
-                    out.flush()
-                    os.fsync(out.fileno())
-            part.replace(target)
+    try:
+        found = find_part_list(source)
+        with hold_store(target_store):
+            for part in found.parts if found is not None else ():
+                link_or_copy(source.with_name(part.name), target_store / part.name)
             sync_directory(target_store)
-        except FileNotFoundError as error:
-            raise SnapshotCorruptError(
-                f"{source}: snapshot not found (restore the file from a copy)"
-            ) from error
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OutOfDiskError(f"{target}: the disk is full") from error
-            raise
+            link_or_copy(source, target)
+            sync_directory(target_store)
+    except FileNotFoundError as error:
+        raise SnapshotCorruptError(
+            f"{error.filename or source}: snapshot not found (restore the file from a copy)"
+        ) from error
+    except MalformedArchiveError as error:
+        raise SnapshotCorruptError(f"{source}: cannot be copied: {error}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutOfDiskError(f"{target}: the disk is full") from error
+        raise
 
 
 def export_snapshot(snapshot: Snapshot, store: Path, url: str) -> None:
@@ -187,16 +184,27 @@ def receive_snapshot(url: str, source: IO[bytes], archive_path: Path) -> Snapsho
         snapshot = _read_export(url, source, out)
         out.flush()
         os.fsync(out.fileno())
+    with archive_reader.translate_reading_errors(archive_path):
+        if find_part_list(archive_path) is not None:
+            raise SnapshotCorruptError(
+                f"{url}: its archive names parts, which no export has (export it again)"
+            )
     archive_reader.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
     return snapshot
 
 
 @contextlib.contextmanager
 def materialize_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
-    """The verified archive of a snapshot, built first for an image. Raises SnapshotCorruptError."""
-    with locate_archive(snapshot, store) as archive_path:
-        archive_reader.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
-        yield archive_path
+    """The verified archive of a snapshot in one file, built first for an image or from parts.
+
+    Raises SnapshotCorruptError.
+    """
+    with (
+        locate_archive(snapshot, store) as archive_path,
+        archive_writer.join_parts(archive_path, snapshot.base) as whole,
+    ):
+        archive_reader.verify(whole, digest=snapshot.digest, base_digest=snapshot.base)
+        yield whole
 
 
 def read_archive_contents(snapshot: Snapshot, store: Path) -> archive_reader.ArchiveContents:

@@ -305,7 +305,7 @@ def test_a_change_while_files_are_read(
     (root / "zoo").mkdir()
     (root / "zoo/a").write_text("x" * 100)
 
-    def change_first(*arguments: object, **options: object) -> str:
+    def change_first(*arguments: object, **options: object) -> archive_writer.WrittenArchive:
         if change == "vanish":
             shutil.rmtree(root / "zoo")
         elif change == "shrink":

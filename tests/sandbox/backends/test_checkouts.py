@@ -101,10 +101,10 @@ def test_a_repository_that_changes_meanwhile(
 ) -> None:
     write = archive_writer.write_differences_to_store
 
-    def change_after(*arguments: Any, **options: Any) -> str:
-        digest = write(*arguments, **options)
+    def change_after(*arguments: Any, **options: Any) -> archive_writer.WrittenArchive:
+        written = write(*arguments, **options)
         (shop / "notes.txt").write_text("changed")
-        return digest
+        return written
 
     monkeypatch.setattr(archive_writer, "write_differences_to_store", change_after)
     with pytest.raises(

@@ -25,6 +25,7 @@ from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQU
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
 from langgraph_takeover.sandbox.snapshots import (
     archive_format,
+    archive_parts,
     archive_reader,
     archive_writer,
     differences,
@@ -522,7 +523,8 @@ def read_digest(archive_path: Path) -> str:
         found = members.ArchiveMembers(archive_path, raw)
         found.read_base()
         limit = archive_format.MAX_LAYER_BYTES
-        return archive_reader._ArchiveReader(archive_path, found, None, None, limit).read()
+        content = archive_parts.list_content(found)
+        return archive_reader._ArchiveReader(archive_path, content, None, None, limit).read()
 
 
 COST = """
