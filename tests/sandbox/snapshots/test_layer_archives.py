@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -134,7 +135,7 @@ def test_a_later_snapshot_adds_one_small_part(tmp_path: Path, base: Path) -> Non
 def test_a_hard_link_keeps_its_content_when_its_first_name_changes(
     tmp_path: Path, base: Path, change: str
 ) -> None:
-    """As in moby/moby#8205 and containers/storage: an archive of a layer links to a file of another one."""
+    """As in cvmfs/cvmfs#4286: a layer's archive has a hard link to a file of another one."""
     names = ("n/b", "n/c", "z")
     first = make_layer(tmp_path / "one", {"a/first": "content", **{f"large/{n}": "" for n in range(60)}})
     (first / "n").mkdir()
@@ -157,6 +158,33 @@ def test_a_hard_link_keeps_its_content_when_its_first_name_changes(
     assert [(tmp_path / "again" / name).read_text() for name in left] == ["content"] * len(left)
     assert len({(tmp_path / "again" / name).stat().st_ino for name in left}) == 1
     assert os.getxattr(tmp_path / "again/z", "user.note") == b"kept"
+
+
+@pytest.mark.parametrize("before", ["gone", "file"])
+def test_a_plain_directory_in_place_of_something_else_hides_what_was_below(
+    tmp_path: Path, base: Path, before: str
+) -> None:
+    """As in moby/buildkit#2614 and #2710, google/go-containerregistry#2191, gilbertchen/duplicacy#429."""
+    first = make_layer(tmp_path / "one", {"d/first": "", **{f"large/{n}": "" for n in range(200)}})
+    second = make_layer(tmp_path / "two", {f"more/{n}": "" for n in range(60)})
+    if before == "gone":
+        os.mknod(second / "d", stat.S_IFCHR, 0)
+    else:
+        (second / "d").write_text("file")
+    third = make_layer(tmp_path / "three", {"d/new": "new"})
+    layers: tuple[Path, ...] = ()
+    with closing(make_archives(base, "user.overlay.opaque")) as archives:
+        for layer in (first, second, third):
+            layers = (layer, *layers)
+            digest = archives.save(layers, tmp_path / "saved" / layer.name)
+            assert digest == keep(layers, base, tmp_path / "whole")
+    archive = tmp_path / "saved/three" / archive_name(digest)
+    found = archive_parts.find_part_list(archive)
+    assert found is not None
+    assert len(found.parts) == 3
+    unpack(archive, tmp_path / "again", digest)
+    assert [path.name for path in (tmp_path / "again/d").iterdir()] == ["new"]
+    assert os.getxattr(tmp_path / "again/d", "user.overlay.opaque") == b"y"
 
 
 def test_a_restored_snapshot_is_saved_on_with_small_parts(tmp_path: Path, base: Path) -> None:
