@@ -500,14 +500,13 @@ def _find_cached_layers(owner: str, digest: str, archive_path: Path) -> tuple[Pa
 
 
 def _identify_file(archive_path: Path) -> tuple[int, ...]:
-    """Identify a snapshot's file and its parts, which get more names later: links change their time `ctime`."""
+    """Identify a snapshot's file and its parts. A later snapshot may link them, which changes the times of their inodes."""
     try:
-        info = archive_path.stat()
         found = archive_parts.find_part_list(archive_path)
-        parts = (
-            [archive_path.with_name(part.name).stat() for part in found.parts] if found is not None else []
-        )
+        parts = () if found is None else found.parts
+        files = [archive_path.stat(), *(archive_path.with_name(part.name).stat() for part in parts)]
     except (OSError, ValueError) as error:
         raise SnapshotCorruptError(f"{archive_path}: the snapshot's archive is missing or damaged") from error
-    each = (number for part in parts for number in (part.st_dev, part.st_ino, part.st_size, part.st_mtime_ns))
-    return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, *each)
+    return tuple(
+        number for each in files for number in (each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns)
+    )

@@ -22,7 +22,7 @@ from .server_crash import await_port
 
 _PROCESS, _ROOT = "tests.graph.server_crash", Path(__file__).parents[2]
 BACKENDS = pytest.mark.parametrize(
-    "backend", ["host", "process", pytest.param("docker", marks=pytest.mark.slow)]
+    "backend", ["host", *(pytest.param(each, marks=pytest.mark.slow) for each in ("process", "docker"))]
 )
 
 

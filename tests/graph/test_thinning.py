@@ -161,6 +161,7 @@ def repeat(work: Any) -> Iterator[list[float]]:
     assert not errors, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["process", "host"])
 def test_collecting_garbage_beside_runs_starts_and_restores_removes_nothing_that_lives(
     bench: RunHarness,

@@ -52,7 +52,7 @@ from langgraph_takeover.handoff.text.note_fields import (
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
 from langgraph_takeover.handoff.views import VIEWS, Recipient
 from langgraph_takeover.handoff.views.common import recall_events
-from langgraph_takeover.sandbox.interface import FileChange
+from langgraph_takeover.sandbox.interface import BackgroundProcess, FileChange, Snapshot
 
 from ...random_examples import examples
 
@@ -168,7 +168,15 @@ def record(parts: dict[str, str], note: str | None = None) -> HandoffRecord:
         predecessor="m",
         point=HandoffPoint(kind="requested", event_index=len(trace) - 1, detail=p["said"]),
         patch=f"diff --git a/{changed.path} b/{changed.path}\n@@ -1 +1 @@\n-a\n+{p['patch']}\n",
-        snapshot=None,
+        snapshot=Snapshot(
+            backend="host",
+            base="b",
+            location="l",
+            digest="d",
+            workspace="/testbed",
+            shell_state="",
+            processes=(make_process(p["command"], p["cwd"]),),
+        ),
         files=(p["path"],),
         thread_id="",
         checkpoint_id="",
@@ -184,6 +192,14 @@ def record(parts: dict[str, str], note: str | None = None) -> HandoffRecord:
         ),
         review=None if note is None else Review(note=note),
     )
+
+
+def make_process(command: str, directory: str) -> BackgroundProcess:
+    """A process with these texts; none has a NUL or half a character."""
+    argument, path = (
+        text.replace("\0", "").encode("utf-8", "replace").decode() for text in (command, directory)
+    )
+    return BackgroundProcess(argv=(argument,), directory=f"/{path}")
 
 
 def texts(messages: list[BaseMessage]) -> list[str]:

@@ -80,14 +80,16 @@ def change_files(sandbox: Sandbox, chooser: random.Random) -> None:
         sandbox.run(command, timeout_s=20)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+@pytest.mark.parametrize(
+    ("seed", "steps"), [(0, 3), *(pytest.param(seed, 8, marks=pytest.mark.slow) for seed in range(1, 6))]
+)
 def test_restored_files_equal_the_live_ones(
-    host: Kit, live_sandbox: Sandbox, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    host: Kit, live_sandbox: Sandbox, tmp_path: Path, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chooser = random.Random(seed)
     monkeypatch.setattr(file_trees, "_MAX_COPIES", 3)
     monkeypatch.setattr(overlay, "MAX_LAYERS", 7)
-    for number in range(7):
+    for number in range(steps):
         change_files(live_sandbox, chooser)
         if chooser.random() < 0.15:  # too many for a copy
             check_output(live_sandbox, f"mkdir -p many; for i in {{1..99}}; do echo {number} > many/$i; done")
@@ -207,3 +209,18 @@ def test_the_files_of_the_last_snapshot_can_be_read(host: Kit, tmp_path: Path) -
         check_output(sandbox, "echo two > file")
         assert sandbox.read_layers(["file"], 99, earlier=True)["file"].content == b"one\n"
         assert sandbox.read_layers(["file"], 99)["file"].content == b"two\n"
+
+
+def test_an_early_snapshot_is_restored_without_its_archive(host: Kit, tmp_path: Path) -> None:
+    """Later snapshots link its archive, which changes the time of the inode."""
+    with host.close_started():
+        sandbox = host.start()
+        check_output(sandbox, "head -c 300000 /dev/urandom > large")
+        first = sandbox.snapshot(tmp_path / "first").result()
+        for number in range(2):
+            check_output(sandbox, f"echo {number} > small")
+            sandbox.snapshot(tmp_path / str(number)).result()
+        assert (tmp_path / "first" / first.location).stat().st_nlink > 1
+        layers = file_trees._find_cached_layers(host.owner, first.digest, tmp_path / "first" / first.location)
+        assert layers is not None
+        assert (layers[0] / "workspace" / "large").stat().st_size == 300_000
