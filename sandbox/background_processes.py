@@ -87,8 +87,10 @@ class ProcessTable:
         """Return the ports on which a process and its descendants listen, by protocol."""
         found: dict[str, set[int]] = {"tcp": set(), "udp": set()}
         for each in (pid, *(below.pid for below in self._list_descendants(pid))):
-            sockets = self._find_sockets(each)
-            for link in _list_descriptors(each) if sockets else ():
+            links = [link for link in _list_descriptors(each) if link.startswith("socket:")]
+            # The kernel takes milliseconds to list sockets.
+            sockets = self._find_sockets(each) if links else {}
+            for link in links:
                 if link in sockets:
                     protocol, port = sockets[link]
                     found[protocol].add(port)

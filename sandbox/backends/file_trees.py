@@ -118,12 +118,12 @@ class OverlayTree:
         prepared: overlay.EmptyNamespaces | None = None,
     ) -> None:
         """Own layers that take more than the limit are merged at the next idle snapshot."""
-        self.base = base
+        self.base, self._base_tree = base, base.tree
         self._owner = owner
         self._max_bytes = max_bytes
         self.root = overlay.merged_directory()
         self._old_namespaces: list[overlay.NamespaceHolder] = []
-        self.archives = LayerArchives(LayerStack(base.tree), base.digest, ownership.owner_uid() or 0)
+        self.archives = LayerArchives(LayerStack(self._base_tree), base.digest, ownership.owner_uid() or 0)
         self._own_lowers: tuple[Path, ...] = ()
         self._copies: tuple[Path, ...] = ()
         self._copied: LayerSignatures | None = {}
@@ -134,13 +134,13 @@ class OverlayTree:
         return self.namespaces.entry_command()
 
     def layers(self) -> LayerStack:
-        return LayerStack(self._directory / _DIFF_DIRECTORY, *self._lowers, self.base.tree)
+        return LayerStack(self._directory / _DIFF_DIRECTORY, *self._lowers, self._base_tree)
 
     def own_layers(self) -> tuple[Path, ...]:
         return (self._directory / _DIFF_DIRECTORY, *self._own_lowers)
 
     def saved_layers(self) -> LayerStack:
-        return LayerStack(*self._copies, *self._lowers, self.base.tree)
+        return LayerStack(*self._copies, *self._lowers, self._base_tree)
 
     def begin_snapshot(
         self,
@@ -241,12 +241,12 @@ class OverlayTree:
     def _mount(self, lowers: tuple[Path, ...], prepared: overlay.EmptyNamespaces | None = None) -> None:
         """Mount an empty layer on these; on failure, nothing has changed."""
         if not self.base.is_system:
-            _require_directories((*lowers, self.base.tree))
+            _require_directories((*lowers, self._base_tree))
         work_directory = overlay.create_layer_directory(self._owner)
         with remove_on_failure(work_directory):
             self.namespaces = overlay.NamespaceHolder(
                 work_directory,
-                (*lowers, self.base.tree),
+                (*lowers, self._base_tree),
                 prepared=prepared,
                 parts=() if self.base.is_system else WRITABLE_DIRECTORIES,
             )

@@ -92,6 +92,7 @@ class HostBackend:
         self._programs = mounted_programs.MountedPrograms(spec.programs, tree)
         self._channels: list[PipeChannel] = []
         self._observed_processes: list[psutil.Process] = []
+        self._observed_pids: set[int] = set()
         self.workspace = spec.workspace
         self._affinity_command = warm.affinity_command if warm else warm_shells.make_affinity_command(spec)
         memory = spec.memory_mb << 20
@@ -175,7 +176,7 @@ class HostBackend:
             with self._pause_processes():
                 return self._has_only_idle_shells()
         # A process that keeps forking is always in the group, whatever its id.
-        return self._has_only_idle_shells() and self._group.process_ids() <= self._list_shell_processes()
+        return self._has_only_idle_shells() and self._group.process_ids() <= self._observed_pids
 
     def begin_snapshot(
         self, store: Path, labels: Mapping[str, str], *, is_idle: bool, saved: SavedFiles
@@ -210,8 +211,11 @@ class HostBackend:
 
     def _has_only_idle_shells(self) -> bool:
         """Whether only waiting shells run inside, as far as one look shows."""
-        self._observed_processes = self._list_processes(self._channels)
-        return not any(map(_is_busy, self._observed_processes))
+        found = self._observe(self._channels)
+        self._observed_processes = [process for process, inner_pid in found.items() if inner_pid > 0]
+        self._observed_pids = {process.pid for process in found}
+        self._observed_pids.update(channel.process.pid for channel in self._channels)
+        return not any(_is_busy(process, inner_pid) for process, inner_pid in found.items())
 
     @contextlib.contextmanager
     def _pause_processes(self) -> Iterator[None]:
@@ -246,36 +250,32 @@ class HostBackend:
 
     def _list_shell_processes(self) -> set[int]:
         """Return the shells, and the processes that lead to them."""
-        ours = {channel.process.pid for channel in self._channels}
-        return ours | {
-            process.pid
-            for pid in ours
-            for process in find_descendants(pid)
-            if _namespace_pid(process.pid) <= _SHELL_PID
-        }
+        found = self._observe(self._channels).items()
+        shells = {process.pid for process, inner_pid in found if inner_pid <= _SHELL_PID}
+        return shells | {channel.process.pid for channel in self._channels}
 
     def _list_busy_processes(self) -> list[psutil.Process]:
         """Return everything inside except the shells."""
-        return [
-            process
-            for process in self._list_processes(self._channels)
-            if _namespace_pid(process.pid) > _SHELL_PID
-        ]
+        found = self._observe(self._channels).items()
+        return [process for process, inner_pid in found if inner_pid > _SHELL_PID]
 
     def _list_processes(self, channels: Sequence[Channel]) -> list[psutil.Process]:
         """Return what runs behind these channels, including the reapers."""
+        return [process for process, inner_pid in self._observe(channels).items() if inner_pid > 0]
+
+    def _observe(self, channels: Sequence[Channel]) -> dict[psutil.Process, int]:
+        """Return what runs behind these channels, and what leads there, each with its id inside; 0 outside."""
         ours = [channel.process.pid for channel in self._channels if channel in channels]
         found = (process for pid in ours for process in find_descendants(pid))
-        return [process for process in found if _namespace_pid(process.pid) > 0]
+        return {process: _namespace_pid(process.pid) for process in found}
 
 
 def _namespace_pid(pid: int) -> int:
     """Return a process's id in bubblewrap's namespace; 0 if it is not in there, or has ended."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                ids = line.split()[1:]
-                return int(ids[-1]) if len(ids) >= _NAMESPACE_DEPTH else 0
+        _, _, rest = Path(f"/proc/{pid}/status").read_bytes().partition(b"\nNSpid:")
+        ids = rest.partition(b"\n")[0].split()
+        return int(ids[-1]) if len(ids) >= _NAMESPACE_DEPTH else 0
     return 0
 
 
@@ -298,15 +298,14 @@ def _kill_namespaces(processes: Sequence[psutil.Process]) -> None:
         time.sleep(_KILL_POLL_S)
 
 
-def _is_busy(process: psutil.Process) -> bool:
+def _is_busy(process: psutil.Process, inner_pid: int) -> bool:
     """Whether a process inside is more than a waiting shell, or has more open files than a new one."""
-    namespace_pid = _namespace_pid(process.pid)
     with contextlib.suppress(OSError):
-        if namespace_pid == _SHELL_PID:
+        if inner_pid == _SHELL_PID:
             return any(
-                int(entry.name) not in _SHELL_DESCRIPTORS for entry in os.scandir(f"/proc/{process.pid}/fd")
+                int(each.name) not in _SHELL_DESCRIPTORS for each in os.scandir(f"/proc/{process.pid}/fd")
             )
-    return namespace_pid > _SHELL_PID
+    return inner_pid > _SHELL_PID
 
 
 def start(spec: SandboxSpec) -> HostBackend:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -25,7 +26,8 @@ _KERNEL_THREADS = 2
 """The parent of all kernel threads."""
 _EXIT_WAIT_S = 0.3
 _END_S = 5.0
-_MEMORY_PATHS = (b"/dev/", b"/memfd:", b"/SYSV")
+_MAPPED_FILE = re.compile(rb"^\S+ .w.s \S+ \S+ [1-9]\d*+ *+(?!/dev/|/memfd:|/SYSV)", re.MULTILINE)
+"""A line of `maps`: addresses, permissions (shared and writable), offset, device, inode and path."""
 _CHILDREN_FILE = Path("/proc/thread-self/children")
 
 
@@ -187,16 +189,9 @@ def has_mapped_files(pid: int) -> bool:
     Memory that is shared without a file looks the same only if it is below /dev or has no path.
     """
     try:
-        with Path(f"/proc/{pid}/maps").open("rb") as lines:
-            return any(map(_is_mapped_file, lines))
+        return _MAPPED_FILE.search(Path(f"/proc/{pid}/maps").read_bytes()) is not None
     except OSError:  # it has ended, which also ends its mappings
         return False
-
-
-def _is_mapped_file(line: bytes) -> bool:
-    _, permissions, _, _, inode, *path = line.split(None, 5)
-    is_shared = permissions.endswith(b"s") and b"w" in permissions
-    return is_shared and inode != b"0" and not b"".join(path).startswith(_MEMORY_PATHS)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import psutil
 from langgraph_takeover.sandbox.untrusted_trees import open_beneath, open_safely
 
 _MIN_PAUSE_S = 1.0
+_FIRST_PAUSE_S = 0.05
 _MIN_MEMORY_PAUSE_S = 0.2
 _PAUSE_FACTOR = 20
 """A look that took a second is followed by at least this many seconds without one."""
@@ -47,8 +48,9 @@ class DiskWatch:
         self._limit = limit
         self._allowed = limit
         self._disk = disk
-        self._count_next = self._hurry_next = self._end_next = 0.0
-        self._last_count = 0
+        self._count_next = self._hurry_next = 0.0
+        # Nothing is written at the start: that counts as a count.
+        self._last_count, self._end_next = 0, time.monotonic() + _FIRST_PAUSE_S
         self._free = self._free_space()
         self.is_tripped = False
 

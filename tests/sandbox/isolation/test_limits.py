@@ -126,6 +126,7 @@ def test_writes_between_commands_end_the_next_one(monkeypatch: pytest.MonkeyPatc
 def test_a_short_command_is_counted_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if other programs free as much disk space meanwhile, which hides what it wrote."""
     monkeypatch.setattr(limits, "_PAUSE_FACTOR", 0)  # as if the counts took no time
+    monkeypatch.setattr(limits, "_FIRST_PAUSE_S", 0)
     used = 0
     watch = DiskWatch(lambda: used, 64 * _MIB)
     watch.begin()
@@ -139,6 +140,7 @@ def test_a_short_command_is_counted_when_it_has_ended(monkeypatch: pytest.Monkey
 def test_a_short_command_is_counted_soon_after_a_slow_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_PAUSE_FACTOR", 1e6)  # as if the machine were busy
     monkeypatch.setattr(limits, "_HURRIED_PAUSE_FACTOR", 1e6)
+    monkeypatch.setattr(limits, "_FIRST_PAUSE_S", 0)
     free, used = 1000 * _MIB, 0
     monkeypatch.setattr(DiskWatch, "_free_space", lambda self: free)
     watch = DiskWatch(lambda: used, 64 * _MIB)
@@ -147,6 +149,27 @@ def test_a_short_command_is_counted_soon_after_a_slow_count(monkeypatch: pytest.
     watch.begin()
     used, free = 96 * _MIB, free - 96 * _MIB
     assert not watch.is_over_limit()  # counts wait while the command runs
+    assert watch.was_over_limit()
+
+
+def test_the_first_command_is_counted_if_it_fills_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However soon after the start; one that wrote little is not worth a count."""
+    monkeypatch.setattr(limits, "_FIRST_PAUSE_S", 1e6)
+    free, used, counts = 1000 * _MIB, 0, 0
+
+    def count() -> int:
+        nonlocal counts
+        counts += 1
+        return used
+
+    monkeypatch.setattr(DiskWatch, "_free_space", lambda self: free)
+    watch = DiskWatch(count, 64 * _MIB)
+    watch.begin()
+    used, free = 1 * _MIB, free - 1 * _MIB
+    assert not watch.was_over_limit()
+    assert counts == 0
+    watch.begin()
+    used, free = 65 * _MIB, free - 64 * _MIB
     assert watch.was_over_limit()
 
 
