@@ -94,8 +94,8 @@ def write_differences_to_store(
     `archive_reader.verify` would find; `on_bytes` gets the number of bytes of each read; `saved` gets each entry.
     """
     create_store(store)
-    with _create_archive(store, base_digest) as out:
-        digest = _ArchiveWriter(out.tar, root_uid, files, on_bytes, saved).write(differences)
+    with _create_archive(store, base_digest) as (tar, out):
+        digest = _ArchiveWriter(tar, root_uid, files, on_bytes, saved).write(differences)
         out.make_name = lambda: part_name(out.sha256.hexdigest()) if is_part else archive_name(digest)
     return WrittenArchive(digest, out.sha256.hexdigest(), out.size_bytes)
 
@@ -115,15 +115,14 @@ def write(
 
     `root_uid` is the user id on this host of the sandbox's root. Raises OutOfDiskError, leaving no partial file.
     """
-    with _create_archive(archive.parent, base_digest) as out:
+    with _create_archive(archive.parent, base_digest) as (tar, out):
         out.make_name = lambda: archive.name
-        return _ArchiveWriter(out.tar, root_uid).write(list_differences(layers, base))
+        return _ArchiveWriter(tar, root_uid).write(list_differences(layers, base))
 
 
 class _ArchiveFile:
     """An archive that is being written, as the file that the compressor writes to."""
 
-    tar: tarfile.TarFile
     make_name: Callable[[], str]
     """Returns its name, once all is written."""
 
@@ -142,8 +141,8 @@ class _ArchiveFile:
 
 
 @contextmanager
-def _create_archive(directory: Path, base_digest: str) -> Iterator[_ArchiveFile]:
-    """Yield an archive to write into, which becomes durable and visible at the end. Raises OutOfDiskError."""
+def _create_archive(directory: Path, base_digest: str) -> Iterator[tuple[tarfile.TarFile, _ArchiveFile]]:
+    """Yield an archive to write into, and its file; it becomes durable and visible at the end. Raises OutOfDiskError."""
     partial = directory / f".{secrets.token_hex(8)}.partial"
     with clean_up(lambda: partial.unlink(missing_ok=True)):
         try:
@@ -158,13 +157,13 @@ def _create_archive(directory: Path, base_digest: str) -> Iterator[_ArchiveFile]
                         format=tarfile.PAX_FORMAT,
                         copybufsize=BLOCK_BYTES,  # type: ignore[call-overload]
                         pax_headers={_BASE: base_digest},
-                    ) as out.tar,
+                    ) as tar,
                 ):
                     # tarfile cannot read an archive that has nothing but a global header.
                     root = tarfile.TarInfo(ROOT_NAME)
                     root.type, root.mode = tarfile.DIRTYPE, 0o755
-                    out.tar.addfile(root)
-                    yield out
+                    tar.addfile(root)
+                    yield tar, out
                 raw.flush()
                 os.fsync(raw.fileno())
             partial.replace(directory / out.make_name())
@@ -188,10 +187,10 @@ class Copied(NamedTuple):
 
 def write_content(content: Iterable[ContentEntry], archive: Path, *, base_digest: str) -> None:
     """Write the entries of a snapshot as one archive. Raises OutOfDiskError."""
-    with _create_archive(archive.parent, base_digest) as out:
+    with _create_archive(archive.parent, base_digest) as (tar, out):
         for member, kind, reader in content:
-            _copy_member(out.tar, Copied(member, kind, b"", MemberContent(reader)))  # type: ignore[arg-type]
-            out.tar.members.clear()  # type: ignore[attr-defined]
+            _copy_member(tar, Copied(member, kind, b"", MemberContent(reader)))  # type: ignore[arg-type]
+            tar.members.clear()  # type: ignore[attr-defined]
         out.make_name = lambda: archive.name
 
 
@@ -233,12 +232,12 @@ def write_members_to_store(members: Iterable[Copied], store: Path, *, base_diges
     Raises OutOfDiskError.
     """
     digest = ContentDigest()
-    with _create_archive(store, base_digest) as out:
+    with _create_archive(store, base_digest) as (tar, out):
         for each in members:
-            _copy_member(out.tar, each)
+            _copy_member(tar, each)
             kind = "file" if each.kind == "hard link" else each.kind
             digest.add(each.member.path, kind, each.member.mode, each.payload)
-            out.tar.members.clear()  # type: ignore[attr-defined]
+            tar.members.clear()  # type: ignore[attr-defined]
         out.make_name = lambda: archive_name(digest.hexdigest())
     return digest.hexdigest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shutil
@@ -274,6 +275,21 @@ def test_an_empty_archive_survives_a_round_trip(tmp_path: Path) -> None:
     digest = keep((tmp_path / "layer",), tmp_path / "base", archive_path)
     assert digest == EMPTY
     verify(archive_path, digest)
+
+
+def test_a_writer_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    """The garbage collector sees no cycle through a compressor, which takes 2 MB."""
+
+    def count_open() -> int:
+        gc.collect()
+        return sum(isinstance(each, tarfile.TarFile) for each in gc.get_objects())
+
+    (tmp_path / "layer").mkdir()
+    before = count_open()
+    archive_writer.write((tmp_path / "layer",), LayerStack(), tmp_path / "archive", base_digest=BASE)
+    with pytest.raises(NotADirectoryError):
+        archive_writer.write((tmp_path / "archive",), LayerStack(), tmp_path / "other", base_digest=BASE)
+    assert count_open() == before
 
 
 def test_another_base_and_another_digest(tmp_path: Path) -> None:
