@@ -76,8 +76,8 @@ class FileTree(Protocol):
     def saved_layers(self) -> LayerStack:
         """The files of the last snapshot, or of the start."""
 
-    def own_layers(self) -> tuple[Path, ...]:
-        """The directories that this sandbox has written since its start, the current one first."""
+    def measure_disk_use(self) -> int:
+        """Return the bytes on disk of what this sandbox has written since its start."""
 
     def begin_snapshot(
         self,
@@ -125,6 +125,7 @@ class OverlayTree:
         self._old_namespaces: list[overlay.NamespaceHolder] = []
         self.archives = LayerArchives(LayerStack(self._base_tree), base.digest, ownership.owner_uid() or 0)
         self._own_lowers: tuple[Path, ...] = ()
+        self._measured: dict[Path, int] = {}
         self._copies: tuple[Path, ...] = ()
         self._copied: LayerSignatures | None = {}
         """What the top layer had when it was last copied; None if that is not known."""
@@ -136,8 +137,14 @@ class OverlayTree:
     def layers(self) -> LayerStack:
         return LayerStack(self._directory / _DIFF_DIRECTORY, *self._lowers, self._base_tree)
 
-    def own_layers(self) -> tuple[Path, ...]:
-        return (self._directory / _DIFF_DIRECTORY, *self._own_lowers)
+    def measure_disk_use(self) -> int:
+        return bytes_used(self._directory / _DIFF_DIRECTORY) + self._measure_own_lowers()
+
+    def _measure_own_lowers(self) -> int:
+        """Measure each once, for nothing changes them."""
+        known = self._measured
+        self._measured = {layer: known.get(layer) or bytes_used(layer) for layer in self._own_lowers}
+        return sum(self._measured.values())
 
     def saved_layers(self) -> LayerStack:
         return LayerStack(*self._copies, *self._lowers, self._base_tree)
@@ -230,7 +237,7 @@ class OverlayTree:
 
     def _exceeds_limit(self) -> bool:
         """Whether layers that hide each other's files take more disk space than the sandbox may use."""
-        return len(self._own_lowers) > 1 and sum(map(bytes_used, self._own_lowers)) > self._max_bytes
+        return len(self._own_lowers) > 1 and self._measure_own_lowers() > self._max_bytes
 
     def close(self) -> None:
         for keeper in (*self._old_namespaces, self.namespaces):
@@ -289,8 +296,8 @@ class CopiedTree:
     def saved_layers(self) -> LayerStack:
         return LayerStack()
 
-    def own_layers(self) -> tuple[Path, ...]:
-        return (self.root,)
+    def measure_disk_use(self) -> int:
+        return bytes_used(self.root)
 
     def begin_snapshot(
         self,

@@ -29,7 +29,7 @@ from langgraph_takeover.sandbox.changes.saved_files import SavedFiles
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import namespaces
 from langgraph_takeover.sandbox.isolation.freezer import EarlierProcesses
-from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
+from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked
 from langgraph_takeover.sandbox.shell import EXIT_SIGNAL, PROTOCOL_DESCRIPTOR, Channel, RuntimeShell, Shell
 
 _UNSAVED_SCRIPT = "[ $# = 0 ] || timeout 10 find -P \"$1/dev/shm\" -type f ! -name 'sem.*' -printf '/dev/shm/%P\\0' | head -z -n 20"
@@ -238,7 +238,7 @@ class HostBackend:
             self._group.protect(
                 self._list_shell_processes()
             )  # from time to time, because new processes appear
-        return sum(map(bytes_used, self._tree.own_layers())) + bytes_unlinked(self._list_process_ids())
+        return self._tree.measure_disk_use() + bytes_unlinked(self._list_process_ids())
 
     def _has_mapped_files(self) -> bool:
         return any(map(has_mapped_files, self._list_process_ids()))
