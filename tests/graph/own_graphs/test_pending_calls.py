@@ -134,6 +134,7 @@ def test_the_model_answers_while_the_state_of_a_tool_is_saved(
         assert {*results(end)} == {*chat.list_durable_answers()}
 
 
+@pytest.mark.cases(4)
 @ALL_SAVERS
 @pytest.mark.parametrize("is_beside", [False, True])
 def test_a_failure_ends_the_run_and_the_next_one_repeats_the_call_once(
