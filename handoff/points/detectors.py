@@ -40,6 +40,7 @@ from langgraph_takeover.handoff.shell.command_effects import (
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.shell.syntax_reader import find_executed_part, parse_command
 from langgraph_takeover.handoff.text.tool_wrappers import TASK_OUTPUT_FILE
+from langgraph_takeover.handoff.text.word_search import contains_any
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.handoff.trace.file_kinds import is_script
 
@@ -120,7 +121,7 @@ _CONTINUATION_STATES: dict[ValidationOutcome | None, ContinuationState] = {
     "unknown": "changed_validation_unknown",
 }
 _ASSERTION = re.compile(
-    r"\bassert\b|\bassert[A-Z]\w*\(|\bsys\.exit\((?!0?\))|\bexit\([1-9]|\braise (?:SystemExit|AssertionError)|\bexit 1\b|\bset -e"
+    r"\b(?:assert(?:\b|[A-Z]\w*\()|sys\.exit\((?!0?\))|exit\([1-9]|raise (?:SystemExit|AssertionError)|exit 1\b|set -e)"
 )
 """What makes a script fail by itself if a result is wrong."""
 _ASSERTION_STEMS = ("assert", "exit", "raise ", "set -e")
@@ -195,8 +196,8 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
 
 
 def _asserts(text: str) -> bool:
-    may_assert = any(stem in text for stem in _ASSERTION_STEMS) and _ASSERTION.search(text) is not None
-    return may_assert and _ASSERTION.search(_COMMENT.sub("", text)) is not None
+    may_assert = contains_any(text, _ASSERTION_STEMS) and _ASSERTION.search(text) is not None
+    return may_assert and ("#" not in text or _ASSERTION.search(_COMMENT.sub("", text)) is not None)
 
 
 def _process_action(state: DetectorState, event: Event) -> DetectorState:

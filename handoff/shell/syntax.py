@@ -89,8 +89,8 @@ def _count_copied_characters(text: str, position: int, nesting: list[str]) -> in
 def _read_body(text: str, position: int, delimiter: str, strip_tabs: bool) -> tuple[str, int]:
     """The lines up to the delimiter line, and the position after that line."""
     indent = r"\t*" if strip_tabs else ""
-    end = re.compile(rf"^{indent}{re.escape(delimiter)}$\n?", re.M).search(text, position)
-    body = text[position : end.start() if end else len(text)]
+    end = re.compile(rf"\n{indent}{re.escape(delimiter)}(?:\n|\Z)").search(text, position - 1)
+    body = text[position : end.start() + 1 if end else len(text)]
     if body and not body.endswith("\n"):
         body += "\n"
     return (re.sub(r"^\t+", "", body, flags=re.M) if strip_tabs else body), end.end() if end else len(text)
