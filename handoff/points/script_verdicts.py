@@ -100,7 +100,17 @@ _DENIED_SUCCESS = re.compile(
 )
 """`Test passed: False`, `Expected ValueError but nothing was raised`."""
 _NEGATIVE_STEMS = ("no", "false", "it did", "should have")
-_POSITIVE_STEMS = ("pass", "ok", "match", "expected", "correct", "success", "fixed", "should have", "did not raise")
+_POSITIVE_STEMS = (
+    "pass",
+    "ok",
+    "match",
+    "expected",
+    "correct",
+    "success",
+    "fixed",
+    "should have",
+    "did not raise",
+)
 """A line without a stem of each kind, in lower case, cannot match."""
 _SUCCESS_START = r"^\W*(?:SUCCESS|PASS|PASSED|OK|CORRECT|FIXED|Success)\b"
 _SUCCESS = re.compile(
@@ -110,7 +120,19 @@ _SUCCESS = re.compile(
     r"|\b(?:[Vv]alues?|[Rr]esults?|[Oo]utputs?|[Cc]ounts?) match(?:es)?\b|\b(?:matches|match) expected\b"
     r"|\bworks? (?:correctly|as expected)\b|\b(?:is|are) correct\b"
 )
-_SUCCESS_STEMS = ("pass", "ok", "success", "correct", "match", "expected", "fixed", "reproduced", "✓", "✔", "✅")
+_SUCCESS_STEMS = (
+    "pass",
+    "ok",
+    "success",
+    "correct",
+    "match",
+    "expected",
+    "fixed",
+    "reproduced",
+    "✓",
+    "✔",
+    "✅",
+)
 """A line without any of these stems, in lower case, cannot match."""
 _NO_SUCCESS = re.compile(
     rf"(?!{_SUCCESS_START}|^[✓✔✅])^.*\b(?:[Nn]ot?|NOT|0|[Nn]one|should(?:n't)?)\b"
@@ -160,12 +182,16 @@ def has_failure_sign(text: str) -> bool:
 
 def find_failure_lines(lines: Iterable[str]) -> Iterator[int]:
     """Numbers of the lines that report a failure: in words, or by a value that differs from the expected one."""
-    previous = ""
+    previous, followed_label = "", False
     for number, raw in enumerate(lines):
         line = raw.strip()[:_MAX_LINE_CHARS]
-        if line and (_reports_failure(line) or _differs_from_expected(previous, line)):
+        if not line:
+            continue
+        has_label = "xpected" in line or "EXPECTED" in line
+        shows_values = has_label or followed_label
+        if _reports_failure(line) or (shows_values and _differs_from_expected(previous, line)):
             yield number
-        previous = line or previous
+        previous, followed_label = line, has_label
 
 
 def states_success(text: str) -> bool:
@@ -184,13 +210,6 @@ def _list_lines(text: str) -> Iterator[str]:
 
 def _differs_from_expected(previous: str, line: str) -> bool:
     """Whether a line, with the one before it, shows an expected and another actual value."""
-    if (
-        "xpected" not in line
-        and "EXPECTED" not in line
-        and "xpected" not in previous
-        and "EXPECTED" not in previous
-    ):
-        return False
     if _DENIAL.search(line) or _SUCCESS_LINE.search(line):
         return False
     labels = list(_VALUE_LABEL.finditer(line))

@@ -352,14 +352,15 @@ def resolve_path(path: str, cwd: str | None) -> str:
 
 def normalize_path(path: str) -> str:
     """The shortest form of a path. `C:\\x` becomes `/c/x`, as shells on Windows name it, and `/private/tmp` of macOS `/tmp`."""
-    path = _DEVICE.sub("", path)
-    if _DRIVE.match(path):
-        path = f"/{path[0].lower()}/{path[3:]}".replace("\\", "/")
-    elif path.startswith("\\"):
-        path = path.replace("\\", "/")
+    if path.startswith(("\\", "//", "/\\")) or path[1:2] == ":":
+        path = _DEVICE.sub("", path)
+        if _DRIVE.match(path):
+            path = f"/{path[0].lower()}/{path[3:]}".replace("\\", "/")
+        elif path.startswith("\\"):
+            path = path.replace("\\", "/")
     path = posixpath.normpath(path)
     path = path[1:] if path.startswith("//") else path
-    return path.removeprefix("/private") if _PRIVATE.match(path) else path
+    return path.removeprefix("/private") if path.startswith("/private/") and _PRIVATE.match(path) else path
 
 
 def list_spellings(directory: str) -> tuple[str, ...]:
