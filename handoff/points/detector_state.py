@@ -32,8 +32,9 @@ class CodeFile(NamedTuple):
 
     def with_content(self, content: str | None) -> CodeFile:
         """The file after a change to this content."""
-        is_known = content is None or content in self.known
-        return CodeFile(self.base, self.known if is_known else (*self.known, content), content)
+        if content is None or content in self.known:
+            return CodeFile(self.base, self.known, content)
+        return CodeFile(self.base, (*self.known, content), content)
 
 
 class ValidationRun(NamedTuple):
