@@ -33,6 +33,9 @@ _CACHED_FUNCTIONS = (
     syntax.extract_heredocs,
     syntax_reader.read_line,
     validation._list_runs,
+    file_kinds.is_code,
+    file_kinds.is_generated,
+    file_kinds.is_script,
     file_kinds.may_be_source,
 )
 

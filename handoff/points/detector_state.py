@@ -33,8 +33,8 @@ class CodeFile(NamedTuple):
     def with_content(self, content: str | None) -> CodeFile:
         """The file after a change to this content."""
         if content is None or content in self.known:
-            return self._replace(current=content)
-        return self._replace(known=(*self.known, content), current=content)
+            return CodeFile(self.base, self.known, content)
+        return CodeFile(self.base, (*self.known, content), content)
 
 
 class ValidationRun(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from langgraph_takeover.handoff.points.detector_state import DetectorState, PendingValidation, ValidationRun
 from langgraph_takeover.handoff.points.edits import (
@@ -17,7 +17,6 @@ from langgraph_takeover.handoff.points.edits import (
 from langgraph_takeover.handoff.points.environment_failures import has_ended
 from langgraph_takeover.handoff.points.outcomes import (
     clean_output,
-    find_verdict,
     is_empty_test_run,
     judge,
 )
@@ -30,7 +29,6 @@ from langgraph_takeover.handoff.points.validation import (
     find_validations,
     list_entry_points,
     list_own_names,
-    may_validate,
 )
 from langgraph_takeover.handoff.shell.command_effects import (
     find_effect,
@@ -40,6 +38,7 @@ from langgraph_takeover.handoff.shell.command_effects import (
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.shell.syntax_reader import find_executed_part, parse_command
 from langgraph_takeover.handoff.text.tool_wrappers import TASK_OUTPUT_FILE
+from langgraph_takeover.handoff.text.word_search import contains_any
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.handoff.trace.file_kinds import is_script
 
@@ -120,13 +119,20 @@ _CONTINUATION_STATES: dict[ValidationOutcome | None, ContinuationState] = {
     "unknown": "changed_validation_unknown",
 }
 _ASSERTION = re.compile(
-    r"\bassert\b|\bassert[A-Z]\w*\(|\bsys\.exit\((?!0?\))|\bexit\([1-9]|\braise (?:SystemExit|AssertionError)|\bexit 1\b|\bset -e"
+    r"\b(?:assert(?:\b|[A-Z]\w*\()|sys\.exit\((?!0?\))|exit\([1-9]|raise (?:SystemExit|AssertionError)|exit 1\b|set -e)"
 )
 """What makes a script fail by itself if a result is wrong."""
 _ASSERTION_STEMS = ("assert", "exit", "raise ", "set -e")
 """A text without any of these words cannot match; searching words is much faster than the pattern."""
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _NO_PROGRAMS = OwnPrograms()
+_NO_RESULTS: dict[str, Any] = {
+    "outcome_since_change": None,
+    "verdict_since_change": None,
+    "pending_validation": None,
+    "background_validations": (),
+}
+"""What a change of the source makes of earlier results."""
 _MAX_BACKGROUND, _MAX_NOTICE_CHARS = 20, 5_000
 _TERMINAL_INPUTS = {"", "C-c", "C-d", "C-z", "C-\\"}
 
@@ -182,21 +188,15 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
         return DetectorUpdate(state)
     if shown := list_entry_points(event.text):
         state = state._replace(entry_points=tuple(dict.fromkeys((*state.entry_points, *shown))))
-    if pending is not None and not is_input and not state.has_pending and not event.changes:
-        is_known = (
-            may_validate(pending, state.written_scripts) or _find_own_programs(state, pending).may_run()
-        )
-        if not is_known:
-            return DetectorUpdate(state)
-    elif pending is None and not event.changes:
+    if pending is None and not event.changes:
         return DetectorUpdate(state)
     executed = None if pending is None else find_executed_part(pending, event.text)
     return _process_observation(state, event, executed, is_input, asserts, text)
 
 
 def _asserts(text: str) -> bool:
-    may_assert = any(stem in text for stem in _ASSERTION_STEMS) and _ASSERTION.search(text) is not None
-    return may_assert and _ASSERTION.search(_COMMENT.sub("", text)) is not None
+    may_assert = contains_any(text, _ASSERTION_STEMS) and _ASSERTION.search(text) is not None
+    return may_assert and ("#" not in text or _ASSERTION.search(_COMMENT.sub("", text)) is not None)
 
 
 def _process_action(state: DetectorState, event: Event) -> DetectorState:
@@ -301,7 +301,7 @@ def _process_observation(
         if failed_before:
             candidates.append(("first_post_failure_edit", detail))
     run: ValidationRun | None = None
-    if command is not None:
+    if command is not None and (changes.matches or state.has_pending):
         after_edit = edited_before or (bool(changes.edited_files) and changes.is_edit_first)
         state, run, follows_edit = _apply_validation(state, command, is_input, event, changes, after_edit)
         is_result = run is not None and (
@@ -309,7 +309,8 @@ def _process_observation(
         )
         if run is not None and follows_edit and is_result:
             candidates.append(("first_validation", f"{run.kind} {run.result}: {run.command}"))
-            state = state._replace(failed_after_edit=state.failed_after_edit or run.outcome == "failed")
+            if run.outcome == "failed" and not failed_before:
+                state = state._replace(failed_after_edit=True)
     new = [(kind, detail) for kind, detail in candidates if kind not in state.fired]
     points = tuple(_build_point(kind, event.index, detail) for kind, detail in new)
     if points:
@@ -342,14 +343,8 @@ def _apply_changes(
         asserting_scripts=_update_asserting_scripts(state, event, command, asserts),
         edited_files=state.edited_files
         + tuple(path for path in edited_files if path not in state.edited_files),
+        **(_NO_RESULTS if summary.source_files else {}),
     )
-    if summary.source_files:
-        state = state._replace(
-            outcome_since_change=None,
-            verdict_since_change=None,
-            pending_validation=None,
-            background_validations=(),
-        )
     return state, _ObservedChanges(edited_files, tuple(summary.source_files), matches, is_edit_first)
 
 
@@ -369,12 +364,11 @@ def _find_own_programs(state: DetectorState, command: str) -> OwnPrograms:
     names = list_own_names(
         state.base_directories, state.workspace, state.edited_files[:50], state.entry_points
     )
-    for name in names:
-        if name in command:
-            written = (*state.written_scripts, *state.written_inputs)
-            inputs = frozenset(path for path in written if not is_source_change(state, path, None))
-            return OwnPrograms(names, inputs, state.base_directories)
-    return _NO_PROGRAMS
+    if not contains_any(command, names):
+        return _NO_PROGRAMS
+    written = (*state.written_scripts, *state.written_inputs)
+    inputs = frozenset(path for path in written if not is_source_change(state, path, None))
+    return OwnPrograms(names, inputs, state.base_directories)
 
 
 def _update_asserting_scripts(
@@ -418,12 +412,19 @@ def _apply_validation(
     text = clean_output(event.text)
     if is_empty_test_run(matches, text, exit_code):
         return state, None, False
-    outcome = judge(validated_command, matches, text, exit_code, event.timed_out, state.edited_files)
+    outcome, verdict = judge(
+        validated_command,
+        matches,
+        text,
+        exit_code,
+        event.timed_out,
+        state.edited_files,
+        state.asserting_scripts,
+    )
     if not matches or (validated_command != command and outcome not in ("passed", "failed")):
         return state, None, False
     kind = find_strongest_kind(matches)
     cwd = next((match.command.cwd for match in matches if match.kind == kind), None)
-    verdict = find_verdict(matches, text, state.asserting_scripts) if outcome == "passed" else None
     run = ValidationRun(event.index, validated_command, kind, outcome, cwd, verdict)
     others = tuple(each for each in state.background_validations if each.command != validated_command)
     state = state._replace(latest_validation=run, pending_validation=None, background_validations=others)

@@ -20,6 +20,7 @@ from langgraph_takeover.handoff.shell.command_effects import (
 )
 from langgraph_takeover.handoff.shell.syntax import SimpleCommand
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
+from langgraph_takeover.handoff.text.word_search import contains_any
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
 
@@ -32,9 +33,10 @@ _BACKUP_NAME = re.compile(
     re.IGNORECASE,
 )
 """`core_backup.py`, `core.orig.py` and `old_core.py` for `core.py`."""
-_WRITING_WORDS = re.compile(
-    r"open\(|write_|writeFile|\.write\(|put_contents|fileinput|shutil|os\.re|sed |perl |>|patch|git |tee |mv |cp "
-)
+_WRITING_WORDS = (
+    ">", "open(", ".write(", "write_", "writeFile", "put_contents", "fileinput", "shutil", "os.re", "sed ", "perl ", "patch",
+    "git ", "tee ", "mv ", "cp ",
+)  # fmt: skip
 
 
 _WRITING_CALL = re.compile(
@@ -167,7 +169,7 @@ def _list_written_texts(path: str, command: str) -> list[str]:
 
 def _edits_source(state: DetectorState, path: str, text: str) -> bool:
     """Whether the text of a script writes a source file that exists."""
-    if not _WRITING_WORDS.search(text):
+    if not contains_any(text, _WRITING_WORDS):
         return False
     if path.endswith(".py"):
         # Imported late, because the import of the package loads every reader.

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from langgraph_takeover.handoff.shell.syntax import SimpleCommand, runs_in_background
 from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_HEADER, STILL_RUNNING_NOTICE
+from langgraph_takeover.handoff.text.word_search import contains_any, matches_line
 
 _KILL_EXIT_CODES = {130, 137, 143, -2, -9, -15}
 _HEADER_CHARS = 300
@@ -46,7 +47,7 @@ _SETUP_ERROR_WORDS = (
     "error: argument", "error: the following", "Error: No such option", "Error: Invalid value", "settings",
     "DJANGO_SETTINGS", "SECRET_KEY", "No rule to make", "No targets specified", "issing script", "tox config file",
     "could not install deps", "unknown environment", "Cannot find module", "Killed", "Terminated", "NO TESTS RAN",
-    ": cd: can't", "could not load cache", ": not found", "No such file", "not found.", "ERR_PNPM", "Script not found",
+    ": cd: can't", "could not load cache", ": not found", "No such file", '" not found', "ERR_PNPM", "Script not found",
     "could not determine", "Could not read", "not the tsc", "Cargo.toml", "no such command", "failed to get",
     "no test target", "unexpected argument", "go.mod", "dial tcp", "Sessions not found", "eslint.config",
     "Cannot open file", "Could not find gem", "E902", "F0001", "mypy: ",
@@ -144,24 +145,25 @@ def is_import_failure(text: str, edited_files: Collection[str]) -> bool:
 
 def is_setup_failure(text: str) -> bool:
     """Whether the text reports a missing tool, file or setting."""
-    return any(word in text for word in _SETUP_ERROR_WORDS) and _SETUP_ERROR.search(text) is not None
+    return matches_line(_SETUP_ERROR, _SETUP_ERROR_WORDS, text)
 
 
 def is_configuration_failure(text: str) -> bool:
     """Whether no test ran because Django has no settings."""
-    may_be_missing = any(word in text for word in _MISSING_SETTINGS_WORDS)
-    missing = len(re.findall(_MISSING_SETTINGS, text)) if may_be_missing else 0
+    if not contains_any(text, _MISSING_SETTINGS_WORDS):
+        return False
+    missing = len(re.findall(_MISSING_SETTINGS, text))
     ran = re.search(r"^Ran (\d+) tests? in ", text, re.M)
     return missing > 0 and (ran is None or int(ran[1][:9]) <= missing)
 
 
 def has_only_import_errors(text: str) -> bool:
     """Whether all failures in a summary are tests that the runner could not load."""
-    if (" failed" in text or "failures=" in text) and _FAILED_COUNT.search(text):
+    if matches_line(_FAILED_COUNT, (" failed", "failures="), text):
         return False
     if is_configuration_failure(text) and not re.search(r"^FAIL: |^ImportError", text, re.M):
         return True
-    if any(word in text for word in _COLLECTION_ERROR_WORDS) and _COLLECTION_ERROR.search(text):
+    if matches_line(_COLLECTION_ERROR, _COLLECTION_ERROR_WORDS, text):
         return True
     errors = len(_ERROR_LINE.findall(text)) if "ERROR: " in text else 0
     return errors > 0 and len(_LOAD_ERROR.findall(text)) == errors

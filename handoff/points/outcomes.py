@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from langgraph_takeover.handoff.points import environment_failures
 from langgraph_takeover.handoff.points.detector_state import Verdict
@@ -84,13 +85,23 @@ def judge_output(
         exit_code,
         timed_out,
         edited_files,
-    )
+    ).outcome
 
 
 def is_empty_test_run(matches: Sequence[ValidationMatch], text: str, exit_code: int | None) -> bool:
     """Whether a test file was only executed, which defines its tests without running them."""
-    is_test_file = all(match.runner is not None and match.runner.name == TEST_FILE for match in matches)
-    return is_test_file and exit_code == 0 and not text.strip()
+    return (
+        exit_code == 0
+        and not text.strip()
+        and all(match.runner is not None and match.runner.name == TEST_FILE for match in matches)
+    )
+
+
+class Judgement(NamedTuple):
+    """The outcome of validations, and the basis of a pass."""
+
+    outcome: ValidationOutcome
+    verdict: Verdict | None = None
 
 
 def judge(
@@ -100,17 +111,36 @@ def judge(
     exit_code: int | None,
     timed_out: bool,
     edited_files: Collection[str] = (),
-) -> ValidationOutcome:
-    """Judge validations that are already found; `text` is the output after `clean_output`."""
+    asserting_scripts: Collection[str] = (),
+) -> Judgement:
+    """Judge validations that are already found; `text` is the output after `clean_output`.
+
+    `asserting_scripts` fail by themselves if a result is wrong, so that their exit code is a verdict.
+    """
     if not matches:
-        return "unknown"
-    verdict = _read_summary(matches, text)
-    if verdict == "failed" and _is_environment_failure(matches, text, edited_files):
+        return Judgement("unknown")
+    summary = _read_summary(matches, text)
+    outcome = _find_outcome(command, matches, text, exit_code, timed_out, edited_files, summary)
+    if outcome != "passed":
+        return Judgement(outcome)
+    return Judgement(outcome, _find_verdict(matches, text, asserting_scripts, summary))
+
+
+def _find_outcome(
+    command: str,
+    matches: Sequence[ValidationMatch],
+    text: str,
+    exit_code: int | None,
+    timed_out: bool,
+    edited_files: Collection[str],
+    summary: ValidationOutcome | None,
+) -> ValidationOutcome:
+    if summary == "failed" and _is_environment_failure(matches, text, edited_files):
         return "environment_error"
-    if verdict == "passed" and _has_other_failure(matches, text, exit_code):
+    if summary == "passed" and _has_other_failure(matches, text, exit_code):
         return "failed"
-    if verdict is not None:
-        return verdict
+    if summary is not None:
+        return summary
     if timed_out or environment_failures.is_killed(command, exit_code):
         return "environment_error"
     if exit_code != 0 and any(
@@ -132,11 +162,14 @@ def judge(
     return "unknown" if outcome == "passed" and any(map(_must_show_summary, matches)) else outcome
 
 
-def find_verdict(
-    matches: Sequence[ValidationMatch], text: str, asserting_scripts: Collection[str]
+def _find_verdict(
+    matches: Sequence[ValidationMatch],
+    text: str,
+    asserting_scripts: Collection[str],
+    summary: ValidationOutcome | None,
 ) -> Verdict:
     """The basis of a pass: a result or verdict in the output, silence that means success, or only exit code 0."""
-    if _read_summary(matches, text) == "passed" or states_success(text):
+    if summary == "passed" or states_success(text):
         return "explicit"
     if not _has_reproduction(matches):
         is_silent = all(match.runner and match.runner.success_output == "nothing" for match in matches)
@@ -228,8 +261,8 @@ def _read_summary(matches: Sequence[ValidationMatch], text: str) -> ValidationOu
     verdicts: list[ValidationOutcome | None] = []
     for number, match in enumerate(matches):
         reader: SummaryParser = match.runner.parse_summary if match.runner else _SCRIPT_SUMMARY
-        several = match.command.is_repeated or any(
-            earlier.runner is match.runner for earlier in matches[:number]
+        several = match.command.is_repeated or (
+            number > 0 and any(earlier.runner is match.runner for earlier in matches[:number])
         )
         if several and any(reader(line) == "failed" for line in text.splitlines()):
             return "failed"

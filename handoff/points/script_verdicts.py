@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 
+from langgraph_takeover.handoff.text.word_search import contains_any
+
 TRACEBACK = "Traceback (most recent call last)"
 _MAX_LINE_CHARS = 1_000
 _MAX_VALUE_CHARS = 400
@@ -24,55 +26,56 @@ _FAILURE_LINE = re.compile(
 )
 _SYNTAX_ERROR = re.compile(r'^ +File ".+", line \d+\n(?:.*\n){0,3}?(?:Syntax|Indentation|Tab)Error: ', re.M)
 _REPORTED_FAILURE = re.compile(
-    # A caught exception that the script reports: `Error: …`, `KeyError: …`, `Error defining B: …`.
-    r"^(?:[\w.]*(?:Error|Exception)|ERROR)"
+    # At the start of the line a caught exception: `Error: …`, `KeyError: …`, `Error defining B: …`; or a verdict.
+    r"^(?:(?:[\w.]*(?:Error|Exception)|ERROR)"
     r"(?: (?!message|handling|code|count|type|output|log|level)\w+){0,4}(?=: )" + _NOT_ZERO + "|"
-    r"^(?:An? )?(?:unexpected )?(?:error|exception)s? (?:occurred|was raised|raised|caught)\b|"
-    r"^Caught (?:an? )?(?:unexpected )?(?:[\w.]*(?:Error|Exception)|error|exception)\b|"
-    # A verdict: `Test 3 failed`, `sum failed: …`, `X: FAILED - …`, `✗ …`, `BUG …`.
-    r"\b(?:[Ff]ailed|FAILED)(?: with [\w.]+)?(?=: )" + _NOT_ZERO + "|"
-    r"^(?:Failed|FAIL)(?=: )" + _NOT_ZERO + r"|: FAIL(?:ED|URE)?\b|"
-    r"\b(?:[Tt]ests?|[Cc]ase|[Cc]heck|TEST)(?: \w+)? (?:[Ff]ailed|FAILED)\b(?! \w+: )" + _NOT_ZERO + "|"
-    rf"(?:(?<!\S)|(?<=\[))[✗✘❌×](?!\W{{0,5}}(?:\w{{1,30}}: )?{_ZERO})(?:(?=\])|(?!\S))|^[✗✘❌](?!\W*\w+: {_ZERO})|"
-    rf"(?:\[ ?|\.\.\. |[-=]> | - | \| )FAIL(?:ED|URE)?\b{_NOT_ZERO}|"
+    r"(?:An? )?(?:unexpected )?(?:error|exception)s? (?:occurred|was raised|raised|caught)\b|"
+    r"Caught (?:an? )?(?:unexpected )?(?:[\w.]*(?:Error|Exception)|error|exception)\b|"
+    r"(?:Failed|FAIL)(?=: )" + _NOT_ZERO + rf"|[✗✘❌](?!\W*\w+: {_ZERO})|"
+    r"(?:[Tt]est|[Cc]heck|[Cc]ase)\b[^:]{0,60}: failed\W*$|"
+    r"(?:Got (?:an? )?)?(?:[Uu]nexpected|UNEXPECTED) (?:results?|outputs?|values?|errors?|exceptions?|behaviou?r|success)\b"
+    + _NOT_ZERO
+    + r"|AssertionError$|Got (?:an? )?(?:[\w.]{0,60}(?:Error|Exception)|error|exception)(?=: )"
+    + _NOT_ZERO
+    + r"|\S+\.rb:\d{1,6}:in .{0,300}\([\w:]{1,60}(?:Error|Exception)\)$|"
+    r"(?:Still|STILL) (?:broken|BROKEN|fail(?:s|ing)|FAIL(?:S|ING))\b|(?:Not|NOT) (?:fixed|FIXED)\b|"
+    r"(?:Successfully )?[Rr]eproduced (?:the )?(?:issue|bug|problem|error)\b|(?:Reproduced|REPRODUCED)\W*$|"
+    r"Failed to \w{1,40}[^:]{0,80}(?=: )|"
+    r"(?:Incorrect|Wrong) (?:results?|outputs?|values?|answers?|types?|order)\b(?! \w)"
+    + _NOT_ZERO
+    + r"|(?:Incorrect|Wrong)[!.]*$|NOT EQUAL\b|BUG\b|(?:Bug|ISSUE|Issue) (?:is |IS )?(?:still |STILL )?"
+    r"(?:reproduced|REPRODUCED|confirmed|CONFIRMED|present|PRESENT|exists|EXISTS)\b" + _NOT_ZERO + ")|"
+    # At any word a verdict: `Test 3 failed`, `sum failed: …`, `X: FAILED - …`, `x failed with: …`, `Order is INCORRECT`.
+    r"\b(?:(?:[Ff]ailed|FAILED)(?: with [\w.]+)?(?=: )" + _NOT_ZERO + "|"
+    r"(?:[Tt]ests?|[Cc]ase|[Cc]heck|TEST)(?: \w+)? (?:[Ff]ailed|FAILED)\b(?! \w+: )" + _NOT_ZERO + "|"
     # Counts: `passed=2 failed=1`, `2 of 3 tests passed`, `3 mismatches`.
-    r"(?<!xpected )\b(?:FAIL(?:ED|URES?)?|[Ff]ail(?:ed|ures?)) ?[=:] ?[1-9]\d{0,9}(?![\d.:])|"
-    r"(?<![\w./-])[1-9]\d{0,9} (?:(?:tests?|cases?|checks?|assertions?) )?(?:failed|FAILED|failures?|mismatch(?:es)?)"
-    r"(?: found)?(?=\W*$|[,;.!)]| (?:out|of|in|and)\b)|^(?:[Tt]est|[Cc]heck|[Cc]ase)\b[^:]{0,60}: failed\W*$|"
-    r"(?<![\w./-])(?P<good>\d{1,9})(?:/| of | out of )(?!(?P=good)\b)\d{1,9} (?:\w{1,30} )?[Pp]assed\b|"
-    r"\b[Pp]assed: (?P<passed>\d{1,9})(?:/| of | out of )(?!(?P=passed)\b)\d|\b[Nn]ot all (?:\w{1,30} )?(?:passed|match(?:ed)?)\b|"
-    r"^(?:Got (?:an? )?)?(?:[Uu]nexpected|UNEXPECTED) (?:results?|outputs?|values?|errors?|exceptions?|behaviou?r|success)\b"
+    r"(?<!xpected )(?:FAIL(?:ED|URES?)?|[Ff]ail(?:ed|ures?)) ?[=:] ?[1-9]\d{0,9}(?![\d.:])|"
+    r"(?<![./-])[1-9]\d{0,9} (?:(?:tests?|cases?|checks?|assertions?) )?(?:failed|FAILED|failures?|mismatch(?:es)?)"
+    r"(?: found)?(?=\W*$|[,;.!)]| (?:out|of|in|and)\b)|"
+    r"(?<![./-])(?P<good>\d{1,9})(?:/| of | out of )(?!(?P=good)\b)\d{1,9} (?:\w{1,30} )?[Pp]assed\b|"
+    r"[Pp]assed: (?P<passed>\d{1,9})(?:/| of | out of )(?!(?P=passed)\b)\d|[Nn]ot all (?:\w{1,30} )?(?:passed|match(?:ed)?)\b|"
+    r"Segmentation fault\b|(?:[Aa]ssertion|[Vv]erification) failed\b|"
+    r"(?:[Rr]esults?|[Oo]utputs?|[Vv]alues?) (?:differ\b|(?:are )?not equal\b)|"
+    r"(?:do|does|did)(?: not| NOT|n't) match\b|"
+    r"(?:[Ff]ailed|FAILED) with\b(?! (?:0|no|an? expected|the expected|expected|(?:exit )?(?:code|status):? 0)\b)"
+    + _NOT_ZERO
+    + r"|FAIL(?:ED|URE)?(?=: )"
+    + _NOT_ZERO
+    + r"|FAILED[!. ]*$|(?:INCORRECT|WRONG)\b"
     + _NOT_ZERO
     + "|"
-    r"^AssertionError$|^Got (?:an? )?(?:[\w.]{0,60}(?:Error|Exception)|error|exception)(?=: )"
-    + _NOT_ZERO
-    + r"|\bSegmentation fault\b|^\S+\.rb:\d{1,6}:in .{0,300}\([\w:]{1,60}(?:Error|Exception)\)$|"
-    r"^(?:Still|STILL) (?:broken|BROKEN|fail(?:s|ing)|FAIL(?:S|ING))\b|^(?:Not|NOT) (?:fixed|FIXED)\b|"
-    r"^(?:Successfully )?[Rr]eproduced (?:the )?(?:issue|bug|problem|error)\b|^(?:Reproduced|REPRODUCED)\W*$|"
-    r"^Failed to \w{1,40}[^:]{0,80}(?=: )|\b(?:[Aa]ssertion|[Vv]erification) failed\b|"
-    r"^(?:Incorrect|Wrong) (?:results?|outputs?|values?|answers?|types?|order)\b(?! \w)"
-    + _NOT_ZERO
-    + r"|^(?:Incorrect|Wrong)[!.]*$|"
-    r"\b(?:[Rr]esults?|[Oo]utputs?|[Vv]alues?) (?:differ\b|(?:are )?not equal\b)|^NOT EQUAL\b|"
-    r"^BUG\b|^(?:Bug|ISSUE|Issue) (?:is |IS )?(?:still |STILL )?"
-    r"(?:reproduced|REPRODUCED|confirmed|CONFIRMED|present|PRESENT|exists|EXISTS)\b" + _NOT_ZERO + "|"
-    r"\b(?:do|does|did)(?: not| NOT|n't) match\b|\([Uu]nexpected\)$|"
-    # `x failed with: …`, `sum FAILED`, `Mismatch!`, `Order is INCORRECT`.
-    r"\b(?:[Ff]ailed|FAILED) with\b(?! (?:0|no|an? expected|the expected|expected|(?:exit )?(?:code|status):? 0)\b)"
-    + _NOT_ZERO
-    + r"|\bFAIL(?:ED|URE)?(?=: )"
-    + _NOT_ZERO
-    + "|"
-    r"\bFAILED[!. ]*$|\b(?:INCORRECT|WRONG)\b" + _NOT_ZERO + "|"
-    r"\b(?:[Rr]esults?|[Oo]utputs?|[Vv]alues?|[Oo]rder(?:ing)?|[Ss]tate|repr) (?:is|are) (?:still )?(?:incorrect|wrong)\b|"
-    rf"\b[Mm]ismatch(?:es)?!|(?<![\w/.-])(?:[Mm]ismatch(?:es|ed)?(?: values?)?|MISMATCH(?:ES)?)(?=:){_NOT_ZERO}|: mismatch$|"
-    r"(?<![\w/.-])(?:Mismatch(?:ed)?|MISMATCH)\b(?! (?:cases?|tests?|handling|checks?|detection|errors?|scenarios?)\b)"
+    r"(?:[Rr]esults?|[Oo]utputs?|[Vv]alues?|[Oo]rder(?:ing)?|[Ss]tate|repr) (?:is|are) (?:still )?(?:incorrect|wrong)\b|"
+    rf"[Mm]ismatch(?:es)?!|(?<![/.-])(?:[Mm]ismatch(?:es|ed)?(?: values?)?|MISMATCH(?:ES)?)(?=:){_NOT_ZERO}|"
+    r"(?<![/.-])(?:Mismatch(?:ed)?|MISMATCH)\b(?! (?:cases?|tests?|handling|checks?|detection|errors?|scenarios?)\b)"
     + _NOT_ZERO_COUNT
+    # After a mark: `… : FAILED`, `✗ …`, `[FAIL]`, `(unexpected)`.
+    + rf")|(?:\[ ?|\.\.\. |[-=]> | - | \| )FAIL(?:ED|URE)?\b{_NOT_ZERO}|: (?:FAIL(?:ED|URE)?\b|mismatch$)|"
+    rf"(?:(?<!\S)|(?<=\[))[✗✘❌×](?!\W{{0,5}}(?:\w{{1,30}}: )?{_ZERO})(?:(?=\])|(?!\S))|\([Uu]nexpected\)$"
 )
-_FAILURE_STEMS = re.compile(
-    "error|exception|caught|fail|[✗✘❌×]|mismatch|passed|match|unexpected|segmentation|broken|fixed|reproduced|incorrect|wrong"
-    "|differ|equal|bug|issue"
-)
+_FAILURE_STEMS = (
+    "fail", "error", "exception", "match", "passed", "caught", "unexpected", "fixed", "reproduced", "equal", "issue", "bug",
+    "incorrect", "wrong", "differ", "broken", "segmentation", "✗", "✘", "❌", "×",
+)  # fmt: skip
 """A line without any of these stems, in lower case, cannot match; searching stems is much faster than the pattern."""
 _EXPECTATION = re.compile(
     r"\b(?:should|expecting|correctly|properly)\b|\b[Ee]xpected\b.{0,200}(?:Error|Exception)"
@@ -96,8 +99,18 @@ _DENIED_SUCCESS = re.compile(
     r"|[Ss]hould have (?:raised|failed|thrown)\b|DID NOT RAISE\b)"
 )
 """`Test passed: False`, `Expected ValueError but nothing was raised`."""
-_NEGATIVE_STEMS = re.compile("false|no|it did|should have")
-_POSITIVE_STEMS = re.compile("pass|ok|match|expected|correct|success|fixed|should have|did not raise")
+_NEGATIVE_STEMS = ("no", "false", "it did", "should have")
+_POSITIVE_STEMS = (
+    "pass",
+    "ok",
+    "match",
+    "expected",
+    "correct",
+    "success",
+    "fixed",
+    "should have",
+    "did not raise",
+)
 """A line without a stem of each kind, in lower case, cannot match."""
 _SUCCESS_START = r"^\W*(?:SUCCESS|PASS|PASSED|OK|CORRECT|FIXED|Success)\b"
 _SUCCESS = re.compile(
@@ -107,7 +120,19 @@ _SUCCESS = re.compile(
     r"|\b(?:[Vv]alues?|[Rr]esults?|[Oo]utputs?|[Cc]ounts?) match(?:es)?\b|\b(?:matches|match) expected\b"
     r"|\bworks? (?:correctly|as expected)\b|\b(?:is|are) correct\b"
 )
-_SUCCESS_STEMS = re.compile("success|pass|ok|correct|fixed|[✓✔✅]|reproduced|expected|match")
+_SUCCESS_STEMS = (
+    "pass",
+    "ok",
+    "success",
+    "correct",
+    "match",
+    "expected",
+    "fixed",
+    "reproduced",
+    "✓",
+    "✔",
+    "✅",
+)
 """A line without any of these stems, in lower case, cannot match."""
 _NO_SUCCESS = re.compile(
     rf"(?!{_SUCCESS_START}|^[✓✔✅])^.*\b(?:[Nn]ot?|NOT|0|[Nn]one|should(?:n't)?)\b"
@@ -152,23 +177,29 @@ def has_crash_sign(text: str) -> bool:
 
 def has_failure_sign(text: str) -> bool:
     """Whether a script's output reports a failure, in the words of Python or in its own."""
-    return has_crash_sign(text) or any(True for _ in find_failure_lines(text.splitlines()))
+    return has_crash_sign(text) or next(find_failure_lines(text.splitlines()), None) is not None
 
 
 def find_failure_lines(lines: Iterable[str]) -> Iterator[int]:
     """Numbers of the lines that report a failure: in words, or by a value that differs from the expected one."""
-    previous = ""
+    previous, followed_label = "", False
     for number, raw in enumerate(lines):
         line = raw.strip()[:_MAX_LINE_CHARS]
-        if line and (_reports_failure(line) or _differs_from_expected(previous, line)):
+        if not line:
+            continue
+        has_label = "xpected" in line or "EXPECTED" in line
+        shows_values = has_label or followed_label
+        if _reports_failure(line) or (shows_values and _differs_from_expected(previous, line)):
             yield number
-        previous = line or previous
+        previous, followed_label = line, has_label
 
 
 def states_success(text: str) -> bool:
     """Whether a script's output contains a positive verdict of its own."""
+    if not contains_any(text.lower(), _SUCCESS_STEMS):
+        return False
     return any(
-        _SUCCESS_STEMS.search(line.lower()) and _SUCCESS.search(line) and not _NO_SUCCESS.search(line)
+        contains_any(line.lower(), _SUCCESS_STEMS) and _SUCCESS.search(line) and not _NO_SUCCESS.search(line)
         for line in _list_lines(text)
     )
 
@@ -179,13 +210,6 @@ def _list_lines(text: str) -> Iterator[str]:
 
 def _differs_from_expected(previous: str, line: str) -> bool:
     """Whether a line, with the one before it, shows an expected and another actual value."""
-    if (
-        "xpected" not in line
-        and "EXPECTED" not in line
-        and "xpected" not in previous
-        and "EXPECTED" not in previous
-    ):
-        return False
     if _DENIAL.search(line) or _SUCCESS_LINE.search(line):
         return False
     labels = list(_VALUE_LABEL.finditer(line))
@@ -286,11 +310,11 @@ def _strip_remark(value: str) -> str:
 
 def _reports_failure(line: str) -> bool:
     lowered = line.lower()
-    may_be_denied = _NEGATIVE_STEMS.search(lowered) and _POSITIVE_STEMS.search(lowered)
+    may_be_denied = contains_any(lowered, _NEGATIVE_STEMS) and contains_any(lowered, _POSITIVE_STEMS)
     denied = _DENIED_SUCCESS.search(line) if may_be_denied else None
     if denied is not None:
         return _EXPECTATION.search(line, 0, denied.start()) is None and _DENIAL.search(line) is None
-    found = _REPORTED_FAILURE.search(line) if _FAILURE_STEMS.search(lowered) else None
+    found = _REPORTED_FAILURE.search(line) if contains_any(lowered, _FAILURE_STEMS) else None
     return (
         found is not None
         and _EXPECTATION.search(line, 0, found.end()) is None

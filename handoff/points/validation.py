@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.shell.runners import (
 from langgraph_takeover.handoff.shell.syntax import SimpleCommand, resolve_path
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.shell.wrappers import find_remote_script
+from langgraph_takeover.handoff.text.word_search import contains_any
 from langgraph_takeover.handoff.trace.file_kinds import is_outside_repository, is_script
 
 LAUNCHERS = re.compile(r"\b(?:subprocess|os\.(?:system|popen))\b")
@@ -210,7 +211,7 @@ def list_own_names(
 
 def list_entry_points(text: str) -> tuple[str, ...]:
     """Programs that a shown `setup.py`, `setup.cfg` or `pyproject.toml` installs."""
-    if "console_scripts" not in text and ".scripts]" not in text and "[project.scripts" not in text:
+    if "scripts" not in text or not contains_any(text, ("console_scripts", ".scripts]", "[project.scripts")):
         return ()
     return tuple(dict.fromkeys(_ENTRY_POINT.findall(text)))[:50]
 

@@ -12,6 +12,8 @@ from functools import cached_property
 from itertools import islice, pairwise, product
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.text.word_search import contains_any
+
 _MOVE_CALLS = {"os.rename", "os.replace", "shutil.move"}
 _COPY_CALLS = {"shutil.copy", "shutil.copyfile", "shutil.copy2"}
 _REMOVE_CALLS = {"os.remove", "os.unlink"}
@@ -26,13 +28,16 @@ _OTHER_TEXT_CHANGES = re.compile(
 _CODE_PATH = re.compile(r"^[\w./*-]+\.(?:pyx?|pyi|js|ts|c|h|cpp|go|rs|java|rb|php|html|sh)$")
 _QUOTED_CODE_PATH = re.compile(r"['\"]([\w./-]{1,200}\.\w{1,5})['\"]")
 _WRITING_CALL = re.compile(r"open\([^()\n]{1,200}['\"][wax]\+?['\"]|\.write_text\(")
-_EFFECT_STEMS = re.compile("open|write_|fileinput|rename|replace|shutil|remove|unlink|mkdir|makedirs")
+_EFFECT_STEMS = (
+    "open", "write_", "fileinput", "rename", "replace", "shutil", "remove", "unlink", "mkdir", "makedirs",
+)  # fmt: skip
 """A program without any of these stems changes no file in a way that is known here."""
 _UNKNOWN = "?"
 _BLOCKS = ("body", "orelse", "finalbody")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_BINDING_NODES = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.Call)
-"""Nodes that may give a name a value."""
+_BINDING_NODES = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For)
+"""Nodes that may give a name a value, apart from calls of the program's own functions."""
+_LEAF_NODES = (ast.Name, ast.Constant, ast.alias)
 _LEAF_FIELDS = frozenset(("ctx", "op", "ops", "id", "attr", "kind", "type_comment"))
 _MAX_CODE_CHARS, _MAX_TEXT_CHARS = 200_000, 20_000
 _MAX_COMBINATIONS, _MAX_TEXTS_PER_NAME, _MAX_WRITES = 4, 50, 200
@@ -93,7 +98,7 @@ def list_written_paths(code: str) -> dict[str, bool]:
 def _may_have_effects(code: str) -> bool:
     """Whether a program may change files; a check without parsing and without false negatives."""
     # Python compares identifiers in this normal form.
-    return _EFFECT_STEMS.search(unicodedata.normalize("NFKC", code)) is not None
+    return contains_any(unicodedata.normalize("NFKC", code), _EFFECT_STEMS)
 
 
 class _ProgramAnalyzer:
@@ -114,7 +119,12 @@ class _ProgramAnalyzer:
         self.calls = [(_dotted_name(node.func), node) for node in self.nodes if isinstance(node, ast.Call)]
         self.functions = {node.name: node for node in self.nodes if isinstance(node, ast.FunctionDef)}
         self.names: dict[str, list[str]] = {}
-        binding_nodes = [node for node in self.nodes if isinstance(node, _BINDING_NODES)]
+        binding_nodes = [
+            node
+            for node in self.nodes
+            if isinstance(node, _BINDING_NODES)
+            or (isinstance(node, ast.Call) and getattr(node.func, "id", None) in self.functions)
+        ]
         # Two passes, because a name may be assigned after a function that uses it.
         for node in (*binding_nodes, *binding_nodes):
             self._bind(node)
@@ -250,7 +260,7 @@ class _ProgramAnalyzer:
                 self._assign(target, value)
             case ast.For(target=target, iter=value):
                 self._assign(target, value)
-            case ast.Call(func=ast.Name(id=name), args=arguments) if name in self.functions:
+            case ast.Call(func=ast.Name(id=name), args=arguments):
                 for parameter, argument in zip(self.functions[name].args.args, arguments, strict=False):
                     self._assign(ast.Name(parameter.arg), argument)
 
@@ -416,6 +426,8 @@ def _list_nodes(root: ast.AST) -> list[ast.AST]:
 def _list_children(node: ast.AST) -> list[ast.AST]:
     """The nodes directly below a node, without operators and contexts."""
     children: list[ast.AST] = []
+    if isinstance(node, _LEAF_NODES):
+        return children
     for name in node._fields:
         if name in _LEAF_FIELDS:
             continue

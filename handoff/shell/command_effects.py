@@ -119,7 +119,7 @@ def _split_simple_commands(text: str) -> Iterator[list[str]]:
 
 
 def _is_legible(text: str) -> bool:
-    return len(text) <= _MAX_CHARS and not _CONTROL.search(text)
+    return len(text) <= _MAX_CHARS and (text.isprintable() or not _CONTROL.search(text))
 
 
 def _find_words_effect(raw_words: Sequence[str]) -> CommandEffect:

@@ -8,6 +8,8 @@ from dataclasses import astuple, dataclass
 from functools import cache, lru_cache
 from typing import Literal
 
+from langgraph_takeover.handoff.text.word_search import contains_any
+
 ValidationOutcome = Literal["passed", "failed", "environment_error", "unknown"]
 SummaryParser = Callable[[str], ValidationOutcome | None]
 """Parses a complete output without colors; returns None if it contains no summary of the runner."""
@@ -49,7 +51,7 @@ _UNITTEST_HINTS = ("OK", "PASSED", "FAIL", "NO TESTS RAN", "ERROR", "Ran ")
 
 
 def pytest(text: str) -> ValidationOutcome | None:
-    if not any(hint in text for hint in _PYTEST_HINTS):
+    if not contains_any(text, _PYTEST_HINTS):
         return None
     verdicts = []
     for match in _PYTEST_SUMMARY.finditer(text):
@@ -63,7 +65,7 @@ def pytest(text: str) -> ValidationOutcome | None:
     last = verdicts[-1]
     if re.search(r"\b[1-9]\d* (?:failed|errors?)\b", last) or last == "interrupted":
         return "failed"
-    if re.search(r"^!+ (?>.*?KeyboardInterrupt).* !+$", text, re.M):
+    if "KeyboardInterrupt" in text and re.search(r"^!+ (?>.*?KeyboardInterrupt).* !+$", text, re.M):
         return "environment_error"
     ran = re.search(r"\b[1-9]\d* (?:passed|skipped|xfailed|xpassed)\b", last)
     return "passed" if ran else "environment_error"
@@ -71,7 +73,7 @@ def pytest(text: str) -> ValidationOutcome | None:
 
 def unittest(text: str) -> ValidationOutcome | None:
     """Parse summaries of unittest, nose, trial and Django's `runtests.py`."""
-    if not any(hint in text for hint in _UNITTEST_HINTS):
+    if not contains_any(text, _UNITTEST_HINTS):
         return None
     ran = _RAN_COUNT.findall(text)
     matches = list(_UNITTEST_SUMMARY.finditer(text))
@@ -84,7 +86,7 @@ def unittest(text: str) -> ValidationOutcome | None:
 
 def unittest_in_script(text: str) -> ValidationOutcome | None:
     """Parse a unittest summary only after `Ran 3 tests`, since any script may print OK."""
-    return unittest(text) if _RAN_COUNT.search(text) else None
+    return unittest(text) if "Ran " in text and _RAN_COUNT.search(text) else None
 
 
 def sympy(text: str) -> ValidationOutcome | None:

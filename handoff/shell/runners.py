@@ -299,6 +299,7 @@ _QUERY_OPTIONS = frozenset({
     "--init", "--show-only", "--no-run", "-list", "-av", "-version",
 })  # fmt: skip
 """Options with which a runner prints information and validates nothing."""
+_QUERY_SUBCOMMANDS = {"playwright": "install", "cypress": "verify", "vitest": "list", "tox": "config"}
 
 _VALUED_OPTIONS = {"-W", "-X", "-Q"}
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*|py")
@@ -342,8 +343,7 @@ def find_runner(argv: Sequence[str]) -> Runner | None:
         or (form[1:2] in (["-V"], ["-v"]) and len(form) == 2 and form[0] == "make")
     ):
         return None
-    query_subcommands = {"playwright": "install", "cypress": "verify", "vitest": "list", "tox": "config"}
-    if form[1:2] == [query_subcommands.get(form[0])] or (form[0] == "ctest" and "-N" in form):
+    if form[1:2] == [_QUERY_SUBCOMMANDS.get(form[0])] or (form[0] == "ctest" and "-N" in form):
         return None
     if len(form) == 2 and (form[1] == "-V" or (form[1] == "-v" and form[0] in ("tsc", "gcc"))):
         return None

@@ -89,8 +89,8 @@ def _count_copied_characters(text: str, position: int, nesting: list[str]) -> in
 def _read_body(text: str, position: int, delimiter: str, strip_tabs: bool) -> tuple[str, int]:
     """The lines up to the delimiter line, and the position after that line."""
     indent = r"\t*" if strip_tabs else ""
-    end = re.compile(rf"^{indent}{re.escape(delimiter)}$\n?", re.M).search(text, position)
-    body = text[position : end.start() if end else len(text)]
+    end = re.compile(rf"\n{indent}{re.escape(delimiter)}(?:\n|\Z)").search(text, position - 1)
+    body = text[position : end.start() + 1 if end else len(text)]
     if body and not body.endswith("\n"):
         body += "\n"
     return (re.sub(r"^\t+", "", body, flags=re.M) if strip_tabs else body), end.end() if end else len(text)
@@ -352,14 +352,15 @@ def resolve_path(path: str, cwd: str | None) -> str:
 
 def normalize_path(path: str) -> str:
     """The shortest form of a path. `C:\\x` becomes `/c/x`, as shells on Windows name it, and `/private/tmp` of macOS `/tmp`."""
-    path = _DEVICE.sub("", path)
-    if _DRIVE.match(path):
-        path = f"/{path[0].lower()}/{path[3:]}".replace("\\", "/")
-    elif path.startswith("\\"):
-        path = path.replace("\\", "/")
+    if path.startswith(("\\", "//", "/\\")) or path[1:2] == ":":
+        path = _DEVICE.sub("", path)
+        if _DRIVE.match(path):
+            path = f"/{path[0].lower()}/{path[3:]}".replace("\\", "/")
+        elif path.startswith("\\"):
+            path = path.replace("\\", "/")
     path = posixpath.normpath(path)
     path = path[1:] if path.startswith("//") else path
-    return path.removeprefix("/private") if _PRIVATE.match(path) else path
+    return path.removeprefix("/private") if path.startswith("/private/") and _PRIVATE.match(path) else path
 
 
 def list_spellings(directory: str) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ _MAX_NESTING = 60
 _MAX_CALLS = 200
 """Calls of functions that are followed: those that call each other would multiply."""
 _HARMLESS_COMMANDS = {"echo", "printf", "true", ":", "cd", "export", "pwd", "date", "set", "source", "."}
+_DIRECTORY_COMMANDS = {"cd", "pushd", "popd"}
 _EXIT_COMMANDS = {"exit", "return", "false"}
 _FILTER_PROGRAMS = {"tail", "head", "tee", "cat", "sed", "less", "awk", "sort", "cut", "tr", "uniq"}
 
@@ -238,7 +239,7 @@ class SyntaxReader:
         self.outer_redirects, self.place, self.errexit, self.pipefail = saved_state
 
     def apply_builtin(self, argv: tuple[str, ...]) -> None:
-        if argv[0] in ("cd", "pushd", "popd"):
+        if argv[0] in _DIRECTORY_COMMANDS:
             self.place = self.place.move(argv)
         elif argv[0] == "set":
             flags = "".join(argv[1:])
@@ -310,6 +311,9 @@ _SHELL_KEYWORDS = {
 }  # fmt: skip
 
 
+_START = Place()
+
+
 def parse_command(command: str) -> tuple[SimpleCommand, ...]:
     """The simple commands of a command line, in order; unparsable parts are omitted."""
     return read_line(command)[0]
@@ -325,14 +329,14 @@ def read_line(command: str) -> tuple[tuple[SimpleCommand, ...], Place]:
     """The simple commands, and the place of the shell after them."""
     if is_powershell(command):
         command = translate(command, "powershell")
-    reader = SyntaxReader()
     if words := _split_plain_command(command):
-        unwrapped = wrappers.unwrap_command(words)
-        if find_program_name(unwrapped.argv[0]).lower() not in _SHELL_KEYWORDS:
-            reader.apply_builtin(unwrapped.argv)
-            return (SimpleCommand(argv=unwrapped.argv, environment=unwrapped.environment),), reader.place
+        argv, environment = wrappers.unwrap_command(words)
+        if find_program_name(argv[0]).lower() not in _SHELL_KEYWORDS:
+            place = _START.move(argv) if argv[0] in _DIRECTORY_COMMANDS else _START
+            return (SimpleCommand(argv=argv, environment=environment),), place
     if (written := _read_written_file(command)) is not None:
-        return (written,), reader.place
+        return (written,), _START
+    reader = SyntaxReader()
     reader.read_text(command, Context("", 0, 1, ExitCodeMeaning.ALL))
     return tuple(reader.commands), reader.place
 

@@ -63,7 +63,8 @@ def find_program_name(word: str) -> str:
         >>> find_program_name("/c/p/.venv/Scripts/python.exe"), find_program_name("npx.cmd")
         ('python', 'npx')
     """
-    return _PROGRAM_SUFFIX.sub("", word.rpartition("/")[2]) if "." in word else word.rpartition("/")[2]
+    name = word.rpartition("/")[2]
+    return _PROGRAM_SUFFIX.sub("", name) if "." in name else name
 
 
 def is_powershell(text: str) -> bool:

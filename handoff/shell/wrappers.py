@@ -126,14 +126,11 @@ def unwrap_command(words: Sequence[str]) -> UnwrappedCommand:
     environment: list[str] = []
     start = 0
     while start < len(argv):
-        name = find_program_name(argv[start])
+        candidates = _WRAPPERS_BY_NAME.get(find_program_name(argv[start]))
+        if candidates is None:
+            break
         wrapper = next(
-            (
-                w
-                for w in _WRAPPERS_BY_NAME.get(name, ())
-                if tuple(argv[start + 1 : start + len(w.words)]) == w.words[1:]
-            ),
-            None,
+            (w for w in candidates if tuple(argv[start + 1 : start + len(w.words)]) == w.words[1:]), None
         )
         if wrapper is None or (
             wrapper.words == ("command",) and argv[start + 1 : start + 2] in (["-v"], ["-V"])

@@ -284,6 +284,7 @@ _CODE_EXTENSIONS = frozenset(extension for row in LANGUAGES for extension in row
 _SCRIPT_EXTENSIONS = frozenset(extension for row in LANGUAGES for extension in row.script_extensions)
 
 
+@lru_cache(maxsize=1024)
 def is_code(path: str) -> bool:
     """Whether the path names program code; backups such as `x.py.bak` and `x.py~` do not."""
     parts = path.split("/")
@@ -293,6 +294,7 @@ def is_code(path: str) -> bool:
     return len(parts) > 1 and parts[-2] in ("bin", "scripts") and not parts[-1].startswith(".")
 
 
+@lru_cache(maxsize=1024)
 def is_script(path: str) -> bool:
     """Whether an interpreter could run the file directly."""
     return posixpath.splitext(path)[1].lower() in _SCRIPT_EXTENSIONS
@@ -312,12 +314,13 @@ def is_test(path: str) -> bool:
     return directories[:1] == ["testing"] or not _TEST_PARTS.isdisjoint(directories)
 
 
+@lru_cache(maxsize=1024)
 def is_generated(path: str) -> bool:
     """Whether the path is in a cache, in a build directory or in the data of Git."""
     directories = path.split("/")[:-1]
     return (
         not _GENERATED_PARTS.isdisjoint(directories)
-        or (directories[:1] and directories[0] in _BUILD_DIRECTORIES)
+        or bool(directories and directories[0] in _BUILD_DIRECTORIES)
         or any(d.endswith((".egg-info", ".dist-info")) for d in directories)
     )  # fmt: skip
 

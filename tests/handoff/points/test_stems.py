@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +17,6 @@ def _has_any(words: tuple[str, ...], *, lower: bool = False) -> Callable[[str], 
     return lambda text: any(word in (text.lower() if lower else text) for word in words)
 
 
-def _has_stem(stems: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda text: stems.search(text.lower()) is not None
-
-
 _CASES = {
     "assertions": (detectors._ASSERTION, _has_any(detectors._ASSERTION_STEMS)),
     "settings": (
@@ -32,10 +27,17 @@ _CASES = {
         environment_failures._COLLECTION_ERROR,
         _has_any(environment_failures._COLLECTION_ERROR_WORDS),
     ),
-    "failures": (script_verdicts._REPORTED_FAILURE, _has_stem(script_verdicts._FAILURE_STEMS)),
-    "denials, negative": (script_verdicts._DENIED_SUCCESS, _has_stem(script_verdicts._NEGATIVE_STEMS)),
-    "denials, positive": (script_verdicts._DENIED_SUCCESS, _has_stem(script_verdicts._POSITIVE_STEMS)),
-    "successes": (script_verdicts._SUCCESS, _has_stem(script_verdicts._SUCCESS_STEMS)),
+    "setup": (environment_failures._SETUP_ERROR, _has_any(environment_failures._SETUP_ERROR_WORDS)),
+    "failures": (script_verdicts._REPORTED_FAILURE, _has_any(script_verdicts._FAILURE_STEMS, lower=True)),
+    "denials, negative": (
+        script_verdicts._DENIED_SUCCESS,
+        _has_any(script_verdicts._NEGATIVE_STEMS, lower=True),
+    ),
+    "denials, positive": (
+        script_verdicts._DENIED_SUCCESS,
+        _has_any(script_verdicts._POSITIVE_STEMS, lower=True),
+    ),
+    "successes": (script_verdicts._SUCCESS, _has_any(script_verdicts._SUCCESS_STEMS, lower=True)),
     "notices of the runtime": (
         openhands._RUNTIME_SUFFIX,
         _has_any(openhands._SUFFIX_STARTS, lower=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langgraph_takeover.handoff.points.detectors import extract_evidence
-from langgraph_takeover.handoff.points.outcomes import clean_output, find_verdict, judge_output
+from langgraph_takeover.handoff.points.outcomes import clean_output, judge, judge_output
 from langgraph_takeover.handoff.points.validation import classify, find_validations
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.shell.runners import ValidationKind
@@ -430,9 +430,7 @@ def test_environment_errors(command: str, output: str, exit_code: int) -> None:
     ],
 )
 def test_a_pass_without_a_summary(command: str, output: str, expected: tuple[str, str | None]) -> None:
-    outcome = judge_output(command, output, 0, written_scripts=WRITTEN)
-    verdict = find_verdict(find_validations(command, WRITTEN), output, ()) if outcome == "passed" else None
-    assert (outcome, verdict) == expected
+    assert judge(command, find_validations(command, WRITTEN), output, 0, False) == expected
 
 
 def test_a_timeout_has_no_outcome_without_a_summary() -> None:
