@@ -32,7 +32,6 @@ _REPORTED_FAILURE = re.compile(
     r"(?:An? )?(?:unexpected )?(?:error|exception)s? (?:occurred|was raised|raised|caught)\b|"
     r"Caught (?:an? )?(?:unexpected )?(?:[\w.]*(?:Error|Exception)|error|exception)\b|"
     r"(?:Failed|FAIL)(?=: )" + _NOT_ZERO + rf"|[✗✘❌](?!\W*\w+: {_ZERO})|"
-    r"(?:[Tt]est|[Cc]heck|[Cc]ase)\b[^:]{0,60}: failed\W*$|"
     r"(?:Got (?:an? )?)?(?:[Uu]nexpected|UNEXPECTED) (?:results?|outputs?|values?|errors?|exceptions?|behaviou?r|success)\b"
     + _NOT_ZERO
     + r"|AssertionError$|Got (?:an? )?(?:[\w.]{0,60}(?:Error|Exception)|error|exception)(?=: )"
@@ -71,6 +70,7 @@ _REPORTED_FAILURE = re.compile(
     # After a mark: `… : FAILED`, `✗ …`, `[FAIL]`, `(unexpected)`.
     + rf")|(?:\[ ?|\.\.\. |[-=]> | - | \| )FAIL(?:ED|URE)?\b{_NOT_ZERO}|: (?:FAIL(?:ED|URE)?\b|mismatch$)|"
     rf"(?:(?<!\S)|(?<=\[))[✗✘❌×](?!\W{{0,5}}(?:\w{{1,30}}: )?{_ZERO})(?:(?=\])|(?!\S))|\([Uu]nexpected\)$"
+    r"|^(?:[Tt]est|[Cc]heck|[Cc]ase)\b[^:]{0,60}: failed\W*$"
 )
 _FAILURE_STEMS = (
     "fail", "error", "exception", "match", "passed", "caught", "unexpected", "fixed", "reproduced", "equal", "issue", "bug",

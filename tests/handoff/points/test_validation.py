@@ -326,6 +326,8 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
         ("python3 repro.py", "SUCCESS: Correctly failed to acquire", 0, "passed"),
         ("python3 repro.py", "InvalidURL: an invalid label", 0, "passed"),
         ("python3 repro.py", "IDs match, 0 tests failed", 0, "passed"),
+        ("python3 repro.py", "Test 3 failed as it should be: failed", 0, "failed"),
+        ("python3 repro.py", "Case 2 failed correctly with KeyError: failed", 0, "failed"),
         ("python3 repro.py | tail -20", "value: 3", 0, "unknown"),
         ("python3 repro.py", "value: 3", None, "unknown"),
         ("python3 repro.py", f"OK\n{REPRO_BROKEN}", 1, "failed"),
