@@ -45,6 +45,9 @@ _REMEMBERED = 3
 _SHARED = 8
 """Saved snapshots that all sandboxes of this process remember, without their directories."""
 _MERGED_SIZE_RATIO = 2
+_MAX_MERGED_BYTES = 8 << 20
+"""Larger units are merged only where there are many, because the snapshot waits for it: about 0.3 ms for a file."""
+_MANY_PARTS = MAX_PARTS * 3 // 4
 
 
 class SavedContent(NamedTuple):
@@ -189,6 +192,12 @@ class SavedUnit(NamedTuple):
     """Of these layers and all below."""
 
 
+def _must_merge(below: SavedUnit, size: int, count: int) -> bool:
+    """Whether `size` new bytes are written together with the unit below, of units with `count` parts."""
+    may_merge = below.used_bytes <= _MAX_MERGED_BYTES or count >= _MANY_PARTS
+    return count >= MAX_PARTS or (may_merge and _MERGED_SIZE_RATIO * size >= below.used_bytes)
+
+
 Units = tuple[SavedUnit, ...]
 _shared_units: OrderedDict[tuple[str, str], Units] = OrderedDict()
 _sharing = threading.Lock()
@@ -261,7 +270,7 @@ class LayerArchives:
             new = layers[: len(layers) - covered]
             size = sum(map(bytes_used, new))
             count = sum(len(unit.parts) for unit in units)
-            while units and (_MERGED_SIZE_RATIO * size >= units[0].used_bytes or count >= MAX_PARTS):
+            while units and _must_merge(units[0], size, count):
                 size += units[0].used_bytes
                 new += units[0].layers
                 count -= len(units[0].parts)

@@ -24,7 +24,13 @@ from hypothesis import strategies as st
 
 from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, LayerStack
 from langgraph_takeover.sandbox.interface import OutOfDiskError, Snapshot, SnapshotCorruptError
-from langgraph_takeover.sandbox.snapshots import archive_parts, archive_reader, transfer
+from langgraph_takeover.sandbox.snapshots import (
+    archive_format,
+    archive_parts,
+    archive_reader,
+    layer_archives,
+    transfer,
+)
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.snapshots.layer_archives import LayerArchives
 
@@ -129,6 +135,31 @@ def test_a_later_snapshot_adds_one_small_part(tmp_path: Path, base: Path) -> Non
     for number in range(99):
         shutil.rmtree(tmp_path / f"step{number}")
     archive_reader.verify(tmp_path / "step99" / archive_name(digest), digest=digest, base_digest=BASE)
+
+
+def test_no_snapshot_waits_for_many_files_to_be_written_again(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until there are many parts, which are then merged."""
+    monkeypatch.setattr(layer_archives, "_MAX_MERGED_BYTES", 30 * 4096)
+    layers: tuple[Path, ...] = ()
+    most, counts, digest = 0, [], ""
+    with closing(make_archives(base)) as archives:
+        for number in range(60):
+            layers = (
+                make_layer(tmp_path / f"layer{number}", {f"{number}/{n}": "" for n in range(40)}),
+                *layers,
+            )
+            store = tmp_path / f"step{number}"
+            digest = archives.save(layers, store)
+            found = archive_parts.find_part_list(store / archive_name(digest))
+            counts.append(len(found.parts) if found else 1)
+            size = archive_parts.measure_archive(store / archive_name(digest))
+            if number < archive_format.MAX_PARTS // 2:
+                most = max(most, size.written / size.total * (number + 1))
+    assert most < 6, "no more than a few layers at once"
+    assert max(counts) <= archive_format.MAX_PARTS
+    assert digest == keep(layers, base, tmp_path / "whole")
 
 
 @pytest.mark.parametrize("change", ["overwritten", "directory hidden", "link changed too"])
