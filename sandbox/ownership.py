@@ -107,8 +107,8 @@ def ensure_directory(path: Path) -> Path:
     """The directory at `path`, made if it does not exist. Raises SandboxUnavailableError."""
     try:
         _make(path)
-        if not path.is_dir():
-            path.mkdir(mode=0o711, exist_ok=True)
+        if not path.is_dir():  # it was removed since, perhaps with its parents
+            _make.__wrapped__(path)
     except OSError as error:
         if error.errno in DISK_FULL_ERRNOS:
             raise _make_disk_full_error(path) from error

@@ -70,6 +70,7 @@ _REPORTED_FAILURE = re.compile(
     # After a mark: `… : FAILED`, `✗ …`, `[FAIL]`, `(unexpected)`.
     + rf")|(?:\[ ?|\.\.\. |[-=]> | - | \| )FAIL(?:ED|URE)?\b{_NOT_ZERO}|: (?:FAIL(?:ED|URE)?\b|mismatch$)|"
     rf"(?:(?<!\S)|(?<=\[))[✗✘❌×](?!\W{{0,5}}(?:\w{{1,30}}: )?{_ZERO})(?:(?=\])|(?!\S))|\([Uu]nexpected\)$"
+    # Last, because it ends later than others that match there: what follows a failure is no expectation.
     r"|^(?:[Tt]est|[Cc]heck|[Cc]ase)\b[^:]{0,60}: failed\W*$"
 )
 _FAILURE_STEMS = (

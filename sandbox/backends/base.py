@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import socket
 import threading
@@ -25,7 +26,7 @@ from langgraph_takeover.sandbox.changes.change_report import (
 )
 from langgraph_takeover.sandbox.changes.file_access import SandboxFiles, ScanChangeTracker
 from langgraph_takeover.sandbox.changes.layers import LayerStack
-from langgraph_takeover.sandbox.changes.saved_files import SavedFiles
+from langgraph_takeover.sandbox.changes.saved_files import MAX_NAMES_AT_REST, SavedFiles
 from langgraph_takeover.sandbox.interface import (
     BackendName,
     BackgroundProcess,
@@ -411,7 +412,9 @@ class BackendSandbox:
         before, at_rest = self._backend.layers(), self._backend.is_idle()
         pids = () if at_rest else self._list_pids()
         processes = None if pids is None else record_background_processes(pids, shell_state)
-        self._saved_files.remember(before, waits=at_rest)
+        self._saved_files.remember(
+            before, waits=at_rest, max_names=MAX_NAMES_AT_REST if at_rest else math.inf
+        )
         try:
             with ownership.translate_disk_errors():
                 keep = self._backend.begin_snapshot(store, labels, is_idle=at_rest, saved=self._saved_files)

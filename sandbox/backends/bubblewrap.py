@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import os
 import secrets
@@ -209,7 +208,6 @@ def _build_environment(base: Base) -> dict[str, str]:
     return build_environment(os.defpath, "/root") | image | {"HOME": "/root"}
 
 
-@functools.cache
 def prepare_etc_directory() -> Path:
     """Return a directory with the few files of this host's /etc that programs need: every mount takes time."""
     present = [path for path in (Path("/etc") / name for name in _ETC_FILES) if path.exists()]

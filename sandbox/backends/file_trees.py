@@ -45,8 +45,8 @@ from langgraph_takeover.sandbox.untrusted_trees import remove_on_failure, remove
 
 _DIFF_DIRECTORY = "diff"
 _DIFF_TARBALL = "diff.tar"
-_MAX_LISTED_NAMES, _MAX_COPIED_NAMES, _MAX_COPIED_BYTES = 512, 64, 4 << 20
-"""Limits for an idle sandbox: reading or copying as much takes about as long as replacing the layers."""
+_MAX_COPIED_NAMES, _MAX_COPIED_BYTES = 64, 4 << 20
+"""Limits for an idle sandbox: to copy as much takes about as long as to replace the layers."""
 _MAX_COPIES = 16
 """That many copies are merged into one, so that few layers are to be stacked."""
 
@@ -180,7 +180,7 @@ class OverlayTree:
     def _copy_few_changes(self, saved: SavedFiles, store: Path) -> Callable[[], SavedDigests] | None:
         """Copy the changes since the last snapshot; None if they are too many, or not known."""
         now = saved.signatures
-        if now is None or self._copied is None or len(now) > _MAX_LISTED_NAMES or not self._can_stack_copy():
+        if now is None or self._copied is None or not self._can_stack_copy():
             return None
         changes = find_changes(self._copied, now)
         if len(changes.entries) > _MAX_COPIED_NAMES or changes.size > _MAX_COPIED_BYTES:

@@ -91,8 +91,8 @@ class HostBackend:
         self._warm = warm
         self._programs = mounted_programs.MountedPrograms(spec.programs, tree)
         self._channels: list[PipeChannel] = []
-        self._observed_processes: list[psutil.Process] = []
-        self._observed_pids: set[int] = set()
+        self._observed: dict[psutil.Process, int] = {}
+        """What the last look showed, as `_observe` returns it."""
         self.workspace = spec.workspace
         self._affinity_command = warm.affinity_command if warm else warm_shells.make_affinity_command(spec)
         memory = spec.memory_mb << 20
@@ -176,12 +176,14 @@ class HostBackend:
             with self._pause_processes():
                 return self._has_only_idle_shells()
         # A process that keeps forking is always in the group, whatever its id.
-        return self._has_only_idle_shells() and self._group.process_ids() <= self._observed_pids
+        return self._has_only_idle_shells() and self._group.process_ids() <= self._select_shells(
+            self._observed
+        )
 
     def begin_snapshot(
         self, store: Path, labels: Mapping[str, str], *, is_idle: bool, saved: SavedFiles
     ) -> Callable[[str], Snapshot]:
-        inside, namespaces_before = self._observed_processes, self._tree.namespaces
+        inside, namespaces_before = _select_inside(self._observed), self._tree.namespaces
         finish = self._tree.begin_snapshot(
             store,
             is_idle=is_idle,
@@ -211,11 +213,8 @@ class HostBackend:
 
     def _has_only_idle_shells(self) -> bool:
         """Whether only waiting shells run inside, as far as one look shows."""
-        found = self._observe(self._channels)
-        self._observed_processes = [process for process, inner_pid in found.items() if inner_pid > 0]
-        self._observed_pids = {process.pid for process in found}
-        self._observed_pids.update(channel.process.pid for channel in self._channels)
-        return not any(_is_busy(process, inner_pid) for process, inner_pid in found.items())
+        self._observed = self._observe(self._channels)
+        return not any(_is_busy(process, inner_pid) for process, inner_pid in self._observed.items())
 
     @contextlib.contextmanager
     def _pause_processes(self) -> Iterator[None]:
@@ -250,8 +249,10 @@ class HostBackend:
 
     def _list_shell_processes(self) -> set[int]:
         """Return the shells, and the processes that lead to them."""
-        found = self._observe(self._channels).items()
-        shells = {process.pid for process, inner_pid in found if inner_pid <= _SHELL_PID}
+        return self._select_shells(self._observe(self._channels))
+
+    def _select_shells(self, found: Mapping[psutil.Process, int]) -> set[int]:
+        shells = {process.pid for process, inner_pid in found.items() if inner_pid <= _SHELL_PID}
         return shells | {channel.process.pid for channel in self._channels}
 
     def _list_busy_processes(self) -> list[psutil.Process]:
@@ -261,13 +262,17 @@ class HostBackend:
 
     def _list_processes(self, channels: Sequence[Channel]) -> list[psutil.Process]:
         """Return what runs behind these channels, including the reapers."""
-        return [process for process, inner_pid in self._observe(channels).items() if inner_pid > 0]
+        return _select_inside(self._observe(channels))
 
     def _observe(self, channels: Sequence[Channel]) -> dict[psutil.Process, int]:
         """Return what runs behind these channels, and what leads there, each with its id inside; 0 outside."""
         ours = [channel.process.pid for channel in self._channels if channel in channels]
         found = (process for pid in ours for process in find_descendants(pid))
         return {process: _namespace_pid(process.pid) for process in found}
+
+
+def _select_inside(found: Mapping[psutil.Process, int]) -> list[psutil.Process]:
+    return [process for process, inner_pid in found.items() if inner_pid > 0]
 
 
 def _namespace_pid(pid: int) -> int:

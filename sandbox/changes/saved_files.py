@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import stat
 import tempfile
@@ -50,6 +51,8 @@ class FileSignature(NamedTuple):
 
 
 WHITEOUT = FileSignature(stat.S_IFCHR)
+MAX_NAMES_AT_REST = 512
+"""With more names in its top layer, an idle sandbox gets another one: that is faster than to compare them."""
 LayerSignatures = dict[str, FileSignature]
 """The signature of each path of one layer."""
 
@@ -70,14 +73,14 @@ class SavedFiles:
         self.signatures: LayerSignatures | None = None
         """Everything in the top layer, caches included; None if that cannot be known."""
 
-    def remember(self, stack: LayerStack | None, *, waits: bool = False) -> None:
-        """Remember the files as saved; None if they are elsewhere.
+    def remember(self, stack: LayerStack | None, *, waits: bool = False, max_names: float = math.inf) -> None:
+        """Remember the files as saved; None if they are elsewhere. More than `max_names` in the top layer stay unknown.
 
         Where the kernel's clock is coarse, a file that has just changed could change again without a trace. If nothing
         writes now, `waits` waits until that is over, at most 20 ms; otherwise such a file counts as changed.
         """
         self.signatures, self._below = None, None
-        if stack is not None and (found := read_top_layer(stack)) is not None:
+        if stack is not None and (found := read_top_layer(stack, max_names)) is not None:
             if not _has_fine_times(stack.layers[0]):
                 found = _settle(found, waits=waits)
             self._below = LayerStack(*stack.layers[1:], opaque_attribute=stack.opaque_attribute)
@@ -123,22 +126,27 @@ def _counts(path: str, before: FileSignature | None, after: FileSignature | None
     return lower is None or lower.info.st_mode != after.mode
 
 
-def read_top_layer(stack: LayerStack) -> LayerSignatures | None:
-    """Return the signature of each path of the top layer; None if it cannot be read."""
+def read_top_layer(stack: LayerStack, max_names: float = math.inf) -> LayerSignatures | None:
+    """Return the signature of each path of the top layer; None if it cannot be read, or has more names."""
     try:
         with open_safely(stack.layers[0], "") as top:
             found: LayerSignatures = {}
-            _scan(top, "", found, stack.opaque_attribute)
+            _scan(top, "", found, stack.opaque_attribute, max_names)
             return found
     except OSError:  # a name that came and went, or a directory that its owner cannot list
         return None
 
 
-def _scan(directory: int, prefix: str, found: LayerSignatures, opaque_attribute: str) -> None:
+def _scan(
+    directory: int, prefix: str, found: LayerSignatures, opaque_attribute: str, max_names: float
+) -> None:
     if prefix.count("/") > MAX_DEPTH:
         raise OSError("nested too deeply")
     with os.scandir(directory) as entries:
-        children = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+        listed = list(entries)
+    if len(found) + len(listed) > max_names:
+        raise OSError("too many names")
+    children = [(entry.name, entry.stat(follow_symlinks=False)) for entry in listed]
     for name, info in children:
         path = prefix + name
         if not stat.S_ISDIR(info.st_mode):
@@ -147,7 +155,7 @@ def _scan(directory: int, prefix: str, found: LayerSignatures, opaque_attribute:
         descriptor = open_at(directory, name, os.O_RDONLY | os.O_DIRECTORY)
         try:
             found[path] = sign_entry(info, is_opaque=is_opaque(descriptor, opaque_attribute))
-            _scan(descriptor, f"{path}/", found, opaque_attribute)
+            _scan(descriptor, f"{path}/", found, opaque_attribute, max_names)
         finally:
             os.close(descriptor)
 

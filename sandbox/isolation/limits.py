@@ -17,6 +17,7 @@ from langgraph_takeover.sandbox.untrusted_trees import open_beneath, open_safely
 
 _MIN_PAUSE_S = 1.0
 _FIRST_PAUSE_S = 0.05
+"""The first command of a sandbox does not wait for a count, unless the file system has lost much."""
 _MIN_MEMORY_PAUSE_S = 0.2
 _PAUSE_FACTOR = 20
 """A look that took a second is followed by at least this many seconds without one."""

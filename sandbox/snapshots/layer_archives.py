@@ -46,7 +46,7 @@ _SHARED = 8
 """Saved snapshots that all sandboxes of this process remember, without their directories."""
 _MERGED_SIZE_RATIO = 2
 _MAX_MERGED_BYTES = 8 << 20
-"""Larger units are merged only where there are many, because the snapshot waits for it: about 0.3 ms for a file."""
+"""Larger units are written again only when there are many parts, because the snapshot waits for it."""
 _MANY_PARTS = MAX_PARTS * 3 // 4
 
 

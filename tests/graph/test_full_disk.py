@@ -19,7 +19,7 @@ from langgraph_takeover import open_home, resume, run, sandbox
 from langgraph_takeover.handoff.ledger import LedgerUnavailableError, handoffs
 from langgraph_takeover.sandbox import ownership
 from langgraph_takeover.sandbox import ownership as host_directories
-from langgraph_takeover.sandbox.backends import bubblewrap, host, overlay
+from langgraph_takeover.sandbox.backends import host, overlay
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec, SandboxUnavailableError
 from langgraph_takeover.sandbox.untrusted_trees import remove_tree
 
@@ -142,11 +142,9 @@ def full_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with mount_small_disk(directory / "disk", "24m") as disk:
         disk.chmod(0o711)
         monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(disk / "home"))
-        bubblewrap.prepare_etc_directory.cache_clear()  # as in a new process
         yield disk
         remove_tree(disk / "home")
     remove_tree(directory)
-    bubblewrap.prepare_etc_directory.cache_clear()
 
 
 SAID = r"home/runs/.*: the disk is full \(.* left\); make room, or set TAKEOVER_HOME to a directory on another disk$"

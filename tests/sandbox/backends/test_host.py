@@ -21,7 +21,7 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox import ownership, untrusted_trees
-from langgraph_takeover.sandbox.backends import overlay
+from langgraph_takeover.sandbox.backends import overlay, warm_shells
 from langgraph_takeover.sandbox.backends.file_trees import OverlayTree, SavedDigests
 from langgraph_takeover.sandbox.backends.processes import find_descendants
 from langgraph_takeover.sandbox.changes.file_access import list_unsaved_files
@@ -394,6 +394,16 @@ def test_a_full_disk_during_a_snapshot(host: Kit, tmp_path: Path) -> None:
         assert check_output(live_sandbox, "echo $x; head -c 20000000 big | wc -c") == "kept\n20000000\n"
         snapshot = live_sandbox.snapshot(tmp_path / "store").result()
         assert check_output(host.restore(snapshot, tmp_path / "store"), "head -c 9 big | wc -c") == "9\n"
+
+
+def test_a_home_that_was_emptied_is_made_again(host: Kit, other_home: Path) -> None:
+    """For instance by a program that removes old files."""
+    for _ in range(2):
+        with host.close_started():
+            assert check_output(host.start(), "cat /etc/hostname || echo none") != ""
+        warm_shells.close_waiting()
+        for each in other_home.iterdir():
+            remove_tree(each)
 
 
 def test_a_full_disk_under_the_sandboxes(host: Kit, other_home: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.backends import overlay
+from langgraph_takeover.sandbox.backends import overlay, warm_shells
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec, SandboxUnavailableError
 from langgraph_takeover.testing.sandboxes import PROGRAM, Kit, check_output, greet, make_program, run
 
@@ -196,7 +196,8 @@ def test_a_file_system_mounted_after_the_first_sandbox(repository: Path, tmp_pat
     disk = tmp_path / "disk"
     disk.mkdir()
     with open_kit("host", repository, None) as kit:
-        kit.start()  # prepares the namespaces of the next one
+        kit.start()
+        warm_shells.finish_preparing()  # the namespaces of the next one
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", disk], check=True)
         try:
             program = make_program(disk / "greeter", "a new disk")
